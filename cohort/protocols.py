@@ -247,14 +247,18 @@ class StepRecord:
         step: the training step, from 1.
         groups: the rollouts with scores.
         experience: the update's tensors; its rows are the rollouts of ``groups`` in order.
+        rewards: per-token rewards after shaping                           # (B, T)
         log_probs: the trainer's own log-probs at the start of the update  # (B, T)
+        entropy: entropy of each next-token distribution, None where no pass gave it  # (B, T)
         metrics: merged metrics of the step.
     """
 
     step: int
     groups: Sequence[Group]
     experience: Experience
+    rewards: Tensor
     log_probs: Tensor
+    entropy: Tensor | None = None
     metrics: Metrics = field(default_factory=dict)
 
 

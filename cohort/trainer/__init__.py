@@ -1,0 +1,1 @@
+"""The training step and what surrounds it: the loop, validation, checkpoints, the run folder."""

@@ -1,0 +1,38 @@
+"""The coefficient of a KL penalty in the reward: fixed, or steered towards a target."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from cohort.algorithms.schedules import adaptive_kl
+from cohort.metrics import Last, Metrics
+
+
+class KLController:
+    """Holds beta of ``rewards = scores - beta * KL(policy || reference)``.
+
+    Paper: Ziegler et al. 2019, Fine-Tuning Language Models from Human Preferences (1909.08593), section 2.2.
+
+    Args:
+        coef: beta; the first one where a target steers it.
+        kind: the KL estimator, a name of ``algorithms.kl.KL_KINDS``.
+        target: the KL per token to hold; None keeps beta fixed.
+        horizon: rollouts over which beta may change by its proportional error.
+    """
+
+    def __init__(self, *, coef: float, kind: str, target: float | None = None, horizon: float = 10_000) -> None:
+        self.coef = coef
+        self.kind = kind
+        self.target = target
+        self.horizon = horizon
+
+    def observe(self, kl: Tensor) -> Metrics:
+        """Takes the KL of each rollout  # (B,); moves beta for the next step. Returns what held in this one."""
+        current, rows = float(kl.mean()), len(kl)
+        metrics: Metrics = {
+            "actor/reward_kl_penalty": Last(current),
+            "actor/reward_kl_penalty_coeff": Last(self.coef),
+        }
+        if self.target is not None:
+            self.coef = adaptive_kl(self.coef, current, self.target, self.horizon, rows)
+        return metrics
