@@ -131,7 +131,7 @@ class Evaluation:
         return tuple(_summary(name, [r for r in self.results if r.data_source == name]) for name in sources)
 
     def beside(self, greedy: Evaluation) -> Evaluation:
-        """This sampled evaluation with a greedy one next to it, its metrics under ``val-aux/<source>/greedy_<var>/``."""
+        """A copy that holds ``greedy`` too, its metrics under ``val-aux/<source>/greedy_<var>/mean``."""
         extra: dict[str, float] = {}
         for summary in greedy.summaries:
             name = f"val-aux/{summary.data_source}/greedy_{summary.variable}/mean"
@@ -198,7 +198,7 @@ async def evaluate(
 
 
 def validation_metrics(results: Iterable[Result]) -> dict[str, float]:
-    """verl's validation metrics, from the scored answers.
+    """Validation metrics as verl names and computes them, from the scored answers.
 
     With N scored answers to a prompt, each number variable of the reward (``reward`` itself included) gives
     ``mean@N``, and for N > 1 ``std@N`` (population) and, for n = 2, 4, 8, ... below N and N itself,
@@ -251,7 +251,7 @@ Answers = tuple[list[float], list[object]]
 
 
 def _variables(items: Sequence[Result]) -> dict[str, dict[int, Answers]]:
-    """variable -> prompt -> answers, of the scored results. Strings are not variables."""
+    """Answers by variable, then prompt, of the scored results. Strings are not variables."""
     variables: dict[str, dict[int, Answers]] = defaultdict(dict)
     for result in items:
         if result.score is None:
@@ -372,7 +372,7 @@ def _summary(source: str, items: Sequence[Result]) -> Summary:
 
 
 def _parsed(items: Sequence[Result]) -> float | None:
-    """Share of scored answers the reward could read: its part ``parsed`` or ``format``, else a ``pred`` that is not empty."""
+    """Share of scored answers the reward could read: part ``parsed`` or ``format``, else a ``pred`` that is not empty."""
     scored = [r for r in items if r.score is not None]
     for name in ("parsed", "format"):
         told = [float(r.parts[name]) for r in scored if name in r.parts and not isinstance(r.parts[name], str)]

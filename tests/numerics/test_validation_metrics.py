@@ -106,7 +106,8 @@ def test_sources_are_kept_apart():
 
 
 def test_unscorable_is_counted_and_never_zero():
-    rows = results(([1, 1, 0, 0], "aabb")) + [
+    rows = [
+        *results(([1, 1, 0, 0], "aabb")),
         Result(data_source="d", prompt=1, score=None, reason="timeout"),
         Result(data_source="d", prompt=2, sample=0, score=1.0),
         Result(data_source="d", prompt=2, sample=1, score=None, reason="timeout"),
@@ -147,7 +148,7 @@ def test_independent_answers_narrow_the_interval():
 
 @pytest.mark.parametrize("skill", [0.05, 0.5, 0.95])
 def test_interval_covers_the_truth(skill):
-    """Prompts differ in difficulty; 95% intervals of 60 prompts x 4 answers hold the true mean about 95% of the time."""
+    """Prompts differ in difficulty; intervals of 60 prompts x 4 answers hold the true mean 95% of the time."""
     rng = np.random.RandomState(3)
     covered = 0
     for _ in range(400):
