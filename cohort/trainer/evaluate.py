@@ -372,7 +372,7 @@ def _summary(source: str, items: Sequence[Result]) -> Summary:
 
 
 def _parsed(items: Sequence[Result]) -> float | None:
-    """Share of scored answers the reward could read: part ``parsed`` or ``format``, else a ``pred`` that is not empty."""
+    """Share of scored answers the reward could read: part ``parsed`` or ``format``, else a ``pred`` with text."""
     scored = [r for r in items if r.score is not None]
     for name in ("parsed", "format"):
         told = [float(r.parts[name]) for r in scored if name in r.parts and not isinstance(r.parts[name], str)]
