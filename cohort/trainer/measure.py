@@ -65,9 +65,6 @@ def _tensors(record: StepRecord) -> Metrics:
     metrics = summary("critic/score", scores)
     merge(metrics, summary("critic/rewards", (record.rewards * batch.mask).sum(1).tolist()))
     merge(metrics, summary("critic/advantages", record.experience.advantages[on_mask].tolist()))
-    if record.entropy is not None:
-        tokens = record.entropy[on_mask]
-        metrics["actor/entropy"] = Mean(float(tokens.sum()), float(len(tokens)))
     return metrics
 
 

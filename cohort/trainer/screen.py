@@ -26,7 +26,9 @@ class Screen:
             UserError: if more than the allowed share is unscorable, naming the commonest reason.
         """
         rollouts = [rollout for group in groups for rollout in group.rollouts]
-        reasons = [r.score.reason if r.score else "not scored" for r in rollouts if r.score is None or r.score.value is None]
+        reasons = [
+            r.score.reason if r.score else "not scored" for r in rollouts if r.score is None or r.score.value is None
+        ]
         if len(reasons) > self.max_unscorable_rate * len(rollouts):
             commonest = max(sorted(set(reasons)), key=reasons.count)
             raise UserError(
@@ -34,5 +36,7 @@ class Screen:
                 f"reward.max_unscorable_rate={self.max_unscorable_rate:g} allows; the commonest reason "
                 f"({reasons.count(commonest)} times):\n{commonest}"
             )
-        kept = [replace(g, rollouts=tuple(r for r in g.rollouts if r.score and r.score.value is not None)) for g in groups]
+        kept = [
+            replace(g, rollouts=tuple(r for r in g.rollouts if r.score and r.score.value is not None)) for g in groups
+        ]
         return [group for group in kept if group.rollouts]
