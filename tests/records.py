@@ -24,7 +24,9 @@ def prompt(row: int, **changes) -> Prompt:
     return Prompt(**{**fields, **changes})
 
 
-def rollout(asked: Prompt, sample: int, score: Score, *, text="", tokens=4, finish=FinishReason.STOP, version=0) -> Rollout:
+def rollout(
+    asked: Prompt, sample: int, score: Score, *, text="", tokens=4, finish=FinishReason.STOP, version=0
+) -> Rollout:
     """A model segment, and for odd samples an environment segment and a second one of the model."""
     draw = random.Random(f"{asked.row}/{sample}")
 

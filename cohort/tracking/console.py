@@ -83,6 +83,7 @@ class Console:
         self.explained = False
         ascii_only = self.rich.options.ascii_only
         self.newline = " / " if ascii_only else " ⏎ "
+        self.line = "-" if ascii_only else "─"
 
     # --- before the run
 
@@ -94,7 +95,7 @@ class Console:
             sentences: what a step does, in words: the batch arithmetic.
             facts: label -> value: model, data, run folder, precision, threads.
         """
-        self._print(Rule(Text(title, style="bold"), align="left", style="cyan"))
+        self._print(self._rule(title, "bold", "cyan"))
         for sentence in sentences:
             self._print(Text(sentence))
         grid = Table.grid(padding=(0, 2))
@@ -189,7 +190,7 @@ class Console:
         self._print(Text())
         if last and last.results:
             self._print(report.table(report.lines(None if first is last else first, last)))
-            self._print(Text(f"{report.basis(last)}; {report.EXPLAINED}", style="dim"))
+            self._print(Text(report.basis(last), style="dim"))
             self._print(Text())
         facts = {"training time": wording.duration(seconds)} if seconds is not None else {}
         facts["run folder"] = str(folder)
@@ -209,6 +210,9 @@ class Console:
     def _print(self, what: rich.console.RenderableType) -> None:
         self.rich.print(what, width=min(self.rich.width, WIDEST))
 
+    def _rule(self, title: str, style: str, colour: str) -> Rule:
+        return Rule(Text(title, style=style), align="left", style=colour, characters=self.line)
+
     def _remark(self, line: str, style: str) -> None:
         self.rich.print(
             Text.assemble("  ", ("! " if style == "yellow" else "* ", style), (line, style)), soft_wrap=True
@@ -226,10 +230,10 @@ class Console:
     def _answers(self, record: StepRecord) -> None:
         width = min(self.rich.width, WIDEST)
         chosen = answers.choose(record.collected or record.groups, record.step)
-        self._print(Rule(Text(f"answers at step {record.step}", style="dim"), align="left", style="dim"))
+        self._print(self._rule(f"answers at step {record.step}", "dim", "dim"))
         for line in answers.render(chosen, width=width, newline=self.newline):
             self._print(line)
-        self._print(Rule(style="dim"))
+        self._print(self._rule("", "dim", "dim"))
         self.lines_since_header = HEADER_EVERY
 
 
@@ -246,9 +250,10 @@ def step_line(step: int, metrics: Mapping[str, float]) -> Text:
     cut = metrics["response_length/clip_ratio"]
     kl = metrics.get("actor/kl_loss", metrics.get("actor/reward_kl_penalty"))
     grad = metrics.get("actor/grad_norm")
+    score = metrics.get("critic/score/mean")
     cells = (
         (str(step), ""),
-        (number_or_dash(metrics.get("critic/score/mean")), "bold"),
+        ("-" if score is None else f"{score:.3f}", "bold"),
         (f"{signal:.0f}/{groups:.0f}", "" if signal else "yellow"),
         (wording.percent(cut, 0), "yellow" if cut >= 0.2 else ""),
         (f"{metrics['response_length/mean']:.1f}", ""),
@@ -274,6 +279,9 @@ def warnings(record: StepRecord, metrics: Mapping[str, float]) -> list[str]:
     if not metrics["training/groups_with_signal"]:
         causes = [f"{metrics[name]:.0f} {label}" for name, label in CAUSES.items() if metrics[name]]
         found.append(f"0 of {groups} groups have differing scores, nothing to learn from: {', '.join(causes)}")
+    if metrics.get("actor/skipped_updates"):
+        skipped = wording.plural(round(metrics["actor/skipped_updates"]), "update")
+        found.append(f"{skipped} skipped: the loss or the gradient was not finite; the weights are as they were")
     rollouts = [r for group in record.collected or record.groups for r in group.rollouts]
     reasons = [r.score.reason if r.score else "never graded" for r in rollouts if answers.value(r) is None]
     if reasons:

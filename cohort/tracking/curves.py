@@ -54,17 +54,14 @@ def draw_curves(folder: Path) -> Path | None:
     if not drawn:
         return None
     import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure  # not pyplot: a notebook's own back end stays as it is
 
     columns = min(len(drawn), 3)
     lines = math.ceil(len(drawn) / columns)
     style = {"font.family": "DejaVu Sans", "font.size": 9, "text.color": INK, "axes.labelcolor": INK}
     with matplotlib.rc_context(style):
-        figure, axes = pyplot.subplots(
-            lines, columns, figsize=(3.7 * columns, 2.6 * lines + 0.4), squeeze=False, layout="constrained"
-        )
+        figure = Figure(figsize=(3.7 * columns, 2.6 * lines + 0.4), layout="constrained")
+        axes = figure.subplots(lines, columns, squeeze=False)
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # pyright: ignore[reportOptionalMemberAccess]
         last_step = max(row["step"] for row in rows)
         for axis, (panel, series) in zip(axes.flat, drawn, strict=False):
@@ -76,7 +73,6 @@ def draw_curves(folder: Path) -> Path | None:
         figure.suptitle(str(folder.name), x=0.01, ha="left", fontsize=11, fontweight="bold")
         path = folder / "curves.png"
         figure.savefig(path, dpi=150, facecolor="white")
-        pyplot.close(figure)
     return path
 
 

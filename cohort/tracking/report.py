@@ -14,11 +14,6 @@ from cohort.tracking import wording
 if TYPE_CHECKING:
     from cohort.trainer.evaluate import Evaluation, Summary
 
-EXPLAINED = (
-    "in brackets: 95% interval (Wilson, or bootstrap for graded scores; the prompt is the unit, "
-    "so several answers to one prompt do not count as independent)"
-)
-
 
 @dataclass(frozen=True)
 class Line:
@@ -80,7 +75,8 @@ def basis(last: Evaluation) -> str:
         name = f"{summary.data_source}: " if len(last.summaries) > 1 else ""
         prompts, answers = wording.plural(summary.prompts, "prompt"), wording.plural(summary.answers, "answer")
         told.append(f"{name}{prompts}, {answers}")
-    return "; ".join(told)
+    method = "Wilson" if all(summary.binary for summary in last.summaries) else "bootstrap for graded scores"
+    return f"{'; '.join(told)}; in brackets the 95% interval ({method}, with the prompt as the unit)"
 
 
 def _of(evaluation: Evaluation | None, source: str) -> Summary | None:
