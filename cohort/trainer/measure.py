@@ -33,16 +33,16 @@ class Stopwatch:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def measure(record: StepRecord, groups: Sequence[Group], clock: Stopwatch, *, epoch: float) -> StepRecord:
+def measure(record: StepRecord, clock: Stopwatch, *, epoch: float) -> StepRecord:
     """``record`` with the metrics of the data, the groups, the sampler's agreement and the time added.
 
     Args:
-        record: what ``learn`` did; its groups are those that trained.
-        groups: every group that was collected, dropped rollouts included.
+        record: what the step did; dropped rollouts are measured too, those of ``groups`` trained.
         clock: the step's sections.
         epoch: passes over the data set so far, fractional.
     """
     metrics: Metrics = dict(record.metrics)
+    groups = record.collected
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     for part in (
         _tensors(record),
