@@ -59,7 +59,7 @@ class Console:
     """Follows a run for a person.
 
     Args:
-        total_steps: training steps of the whole run.
+        total_steps: training steps of the whole run; 0 where ``follow`` will tell.
         first_step: steps that were done before.
         sample_every: show answers at the first step and at every multiple of this many; 0 shows none.
         output: where to write; None is standard output.
@@ -77,7 +77,6 @@ class Console:
     ) -> None:
         self.rich = output or standard_output()
         self.sample_every = sample_every
-        self.first_step = first_step
         self.bar = ProgressBar(self.rich, total=total_steps, done=first_step, clock=clock)
         self.lines_since_header = HEADER_EVERY
         self.explained = False
@@ -107,6 +106,10 @@ class Console:
             self._print(grid)
         self._print(Text())
 
+    def follow(self, *, total_steps: int, first_step: int = 0) -> None:
+        """Takes the length of the run, where it was not known when the console was made."""
+        self.bar.follow(total=total_steps, done=first_step)
+
     def start(self) -> None:
         """Shows the bar and starts the clock of the time left."""
         self.bar.restart()
@@ -129,14 +132,14 @@ class Console:
         self.lines_since_header += 1
         for warning in warnings(record, metrics):
             self._remark(warning, "yellow")
-        if self.sample_every and (record.step == self.first_step + 1 or record.step % self.sample_every == 0):
+        if self.sample_every and (record.step == self.bar.first + 1 or record.step % self.sample_every == 0):
             self._answers(record)
         self.bar.advance(record.step)
 
     def validation(self, step: int, evaluation: Evaluation) -> None:
         """One line per data source: accuracy with its interval, sampled and greedy."""
         self.bar.hide()
-        when = f"after step {step}" if step > self.first_step else "before training" if step == 0 else f"at step {step}"
+        when = f"after step {step}" if step > self.bar.first else "before training" if step == 0 else f"at step {step}"
         greedy = {s.data_source: s for s in evaluation.greedy.summaries} if evaluation.greedy else {}
         for summary in evaluation.summaries:
             name = f"{summary.data_source} " if len(evaluation.summaries) > 1 else ""
@@ -145,7 +148,7 @@ class Console:
             if summary.unscorable:
                 reasons = [r.reason for r in evaluation.results if r.score is None]
                 self._remark(unscorable_text(summary.unscorable, summary.answers, reasons), "yellow")
-        if step <= self.first_step:
+        if step <= self.bar.first:
             self.bar.restart()
         self.bar.show()
 

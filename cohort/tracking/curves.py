@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cohort.tracking.jsonl import read_metrics
 
@@ -55,14 +55,16 @@ def draw_curves(folder: Path) -> Path | None:
         return None
     import matplotlib
     from matplotlib.figure import Figure  # not pyplot: a notebook's own back end stays as it is
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = min(len(drawn), 3)
     lines = math.ceil(len(drawn) / columns)
-    style = {"font.family": "DejaVu Sans", "font.size": 9, "text.color": INK, "axes.labelcolor": INK}
+    style: Any = {"font.family": "DejaVu Sans", "font.size": 9, "text.color": INK, "axes.labelcolor": INK}
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(3.7 * columns, 2.6 * lines + 0.4), layout="constrained")
+        figure = Figure(
+            figsize=(3.7 * columns, 2.6 * lines + 0.4), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
+        )
         axes = figure.subplots(lines, columns, squeeze=False)
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # pyright: ignore[reportOptionalMemberAccess]
         last_step = max(row["step"] for row in rows)
         for axis, (panel, series) in zip(axes.flat, drawn, strict=False):
             _panel(axis, panel, series, last_step)

@@ -37,6 +37,11 @@ class ProgressBar:
         self.shown = False
         self.drawn = console.is_terminal and not console.is_dumb_terminal
 
+    def follow(self, *, total: int, done: int) -> None:
+        """Takes the length of the run, where it was not known at first."""
+        self.total = total
+        self.first = self.done = done
+
     def restart(self) -> None:
         """Starts the clock: what came before is no guide to the speed of the steps."""
         self.started = self.clock()
@@ -60,6 +65,11 @@ class ProgressBar:
         if not self.drawn:
             return
         self.hide()
+        if self.total == 0:  # not known yet
+            if doing:
+                self.console.print(Text(f"  {doing}", style="dim"), end="\r", no_wrap=True, overflow="crop", crop=True)
+                self.shown = True
+            return
         left = self.time_left()
         when = doing or ("first step" if left is None else f"{wording.duration(left)} left")
         tail = f"  {self.done}/{self.total}  {when}"

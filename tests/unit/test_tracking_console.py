@@ -129,6 +129,17 @@ def test_the_bar_knows_the_time_left():
     assert screen(text())[-1] == ""
 
 
+def test_the_length_of_the_run_may_come_later():
+    made, text = console(terminal=True)
+    made.busy("building the starter model")
+    assert screen(text())[-1] == "  building the starter model"
+    made.note("built")
+    assert screen(text())[-1] == ""
+    made.follow(total_steps=8, first_step=2)
+    made.start()
+    assert screen(text())[-1].endswith("2/8  first step")
+
+
 def test_a_resumed_run_counts_its_own_steps():
     clock = Clock()
     made, text = console(terminal=True, total_steps=40, first_step=30, clock=clock, sample_every=0)

@@ -141,7 +141,7 @@ def test_the_step_can_be_computed_from_the_file_alone(record, samples):
     """Every scalar of data, agreement and groups, against what the trainer's own measuring says."""
     clock = Stopwatch()
     clock.seconds["step"] = 1.0
-    expected = read(measure(replace(record, metrics={}), record.collected, clock, epoch=0.5).metrics)
+    expected = read(measure(replace(record, metrics={}), clock, epoch=0.5).metrics)
     on_mask = record.experience.batch.mask.bool()
     expected["actor/entropy"] = float(record.entropy[on_mask].mean())  # reported by the actor's update
     found = recompute(samples)
