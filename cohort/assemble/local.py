@@ -210,7 +210,7 @@ def build_watchers(config: Config, place: Place, total_steps: int, done: int, co
     place.folder.mkdir(parents=True, exist_ok=True)
     (place.folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     if console:
-        console.total_steps, console.first_step = total_steps, done
+        console.follow(total_steps=total_steps, first_step=done)
     facts = RunFacts(
         folder=place.folder,
         total_steps=total_steps,

@@ -54,7 +54,7 @@ def measure(record: StepRecord, clock: Stopwatch, *, epoch: float) -> StepRecord
         {"training/global_step": Last(record.step), "training/epoch": Last(epoch)},
     ):
         merge(metrics, part)
-    return replace(record, metrics=metrics)
+    return replace(record, metrics=metrics, collected=groups)
 
 
 def _tensors(record: StepRecord) -> Metrics:
