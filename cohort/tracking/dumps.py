@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 
 def dump_jsonl(folder: Path, step: int, rollouts: Sequence[Rollout]) -> Path:
     """Writes ``<folder>/<step>.jsonl`` atomically and returns its path."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{step}.jsonl"
+    write_jsonl(path, step, rollouts)
+    return path
+
+
+def write_jsonl(path: Path, step: int, rollouts: Sequence[Rollout]) -> None:
+    """Writes the answers to ``path``, one JSON object a line, atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text("".join(to_json(_line(r, step)) + "\n" for r in rollouts), encoding="utf-8")
     os.replace(temporary, path)
-    return path
 
 
 def _line(rollout: Rollout, step: int) -> dict[str, object]:
