@@ -34,7 +34,12 @@ def complaints(path: Path) -> list[str]:
 
 def silent_fallback(node: ast.AST) -> bool:
     """Whether ``node`` is ``getattr(x, "name", default)``."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr" and len(node.args) == 3
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "getattr"
+        and len(node.args) == 3
+    )
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """What happens around the steps: validation, checkpoints, trackers, and a clean end.
 
-    fit() = validate -> (step -> log -> validate every test_freq -> save every save_freq)* -> validate -> save
+fit() = validate -> (step -> log -> validate every test_freq -> save every save_freq)* -> validate -> save
 """
 
 from __future__ import annotations

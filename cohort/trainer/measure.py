@@ -14,6 +14,7 @@ import torch
 from cohort.algorithms.correction import mismatch
 from cohort.metrics import Last, Max, Mean, Metrics, Sum, merge, summary
 from cohort.protocols import StepRecord
+from cohort.trainer.screen import trains
 from cohort.types import Author, FinishReason, Group, Rollout
 
 
@@ -33,16 +34,16 @@ class Stopwatch:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def measure(record: StepRecord, groups: Sequence[Group], clock: Stopwatch, *, epoch: float) -> StepRecord:
+def measure(record: StepRecord, clock: Stopwatch, *, epoch: float) -> StepRecord:
     """``record`` with the metrics of the data, the groups, the sampler's agreement and the time added.
 
     Args:
-        record: what ``learn`` did; its groups are those that trained.
-        groups: every group that was collected, dropped rollouts included.
+        record: what the step did; dropped rollouts are measured too, those of ``groups`` trained.
         clock: the step's sections.
         epoch: passes over the data set so far, fractional.
     """
     metrics: Metrics = dict(record.metrics)
+    groups = record.collected
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     for part in (
         _tensors(record),
@@ -54,7 +55,7 @@ def measure(record: StepRecord, groups: Sequence[Group], clock: Stopwatch, *, ep
         {"training/global_step": Last(record.step), "training/epoch": Last(epoch)},
     ):
         merge(metrics, part)
-    return replace(record, metrics=metrics)
+    return replace(record, metrics=metrics, collected=groups)
 
 
 def _tensors(record: StepRecord) -> Metrics:
@@ -65,9 +66,6 @@ def _tensors(record: StepRecord) -> Metrics:
     metrics = summary("critic/score", scores)
     merge(metrics, summary("critic/rewards", (record.rewards * batch.mask).sum(1).tolist()))
     merge(metrics, summary("critic/advantages", record.experience.advantages[on_mask].tolist()))
-    if record.entropy is not None:
-        tokens = record.entropy[on_mask]
-        metrics["actor/entropy"] = Mean(float(tokens.sum()), float(len(tokens)))
     return metrics
 
 
@@ -106,12 +104,15 @@ def group_verdict(group: Group) -> str:
 
 def _rewards(rollouts: Sequence[Rollout]) -> Metrics:
     """Reward parts, ungraded answers and the slowest grading."""
-    metrics: Metrics = {"training/unscorable": Sum(sum(r.score is None or r.score.value is None for r in rollouts))}
+    metrics: Metrics = {
+        "training/unscorable": Sum(sum(r.score is None or r.score.value is None for r in rollouts)),
+        "training/dropped_rollouts": Sum(sum(not trains(r) for r in rollouts)),
+    }
     for rollout in rollouts:
         if rollout.score is None:
             continue
         for name, value in rollout.score.parts.items():
-            if isinstance(value, (int, float)):
+            if rollout.score.value is not None and not isinstance(value, str):
                 merge(metrics, {f"reward/{name}/mean": Mean(float(value))})
         merge(metrics, {"timing_s/reward/mean": Mean(rollout.score.seconds)})
         merge(metrics, {"timing_s/reward/max": Max(rollout.score.seconds)})

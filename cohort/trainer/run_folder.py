@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from cohort.trainer.checkpoint import Checkpoints, step_of
 
-def choose(folder: Path, *, resumable: bool) -> Path:
-    """The folder a run writes to.
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run writes, and what it goes on from.
+
+    Attributes:
+        folder: the run folder.
+        checkpoint: the checkpoint to restore; None for a new run.
+    """
+
+    folder: Path
+    checkpoint: Path | None = None
+
+
+def choose(folder: Path, *, total_steps: int, resume: bool) -> Place:
+    """The run folder that was asked for, or a numbered sibling of it: nothing is ever written over.
 
     Args:
         folder: the folder that was asked for.
-        resumable: it holds a checkpoint that this run goes on from.
+        total_steps: steps of the run; a checkpoint at or beyond them is complete and not gone on from.
+        resume: go on from the newest unfinished checkpoint.
 
     Returns:
-        ``folder`` if it is new, empty or resumed; else the first free sibling ``folder-2``, ``folder-3``, ...
+        The first of ``folder``, ``folder-2``, ``folder-3``, ... that is free or, with ``resume``, unfinished.
     """
-    if resumable or _is_free(folder):
-        return folder
+    for candidate in _siblings(folder):
+        if _is_free(candidate):
+            return Place(folder=candidate)
+        latest = Checkpoints(candidate / "checkpoints").latest()
+        if resume and latest and step_of(latest) < total_steps:
+            return Place(folder=candidate, checkpoint=latest)
+    raise AssertionError("siblings do not end")
+
+
+def _siblings(folder: Path) -> Iterator[Path]:
+    yield folder
     number = 2
-    while not _is_free(sibling := folder.with_name(f"{folder.name}-{number}")):
+    while True:
+        yield folder.with_name(f"{folder.name}-{number}")
         number += 1
-    return sibling
 
 
 def _is_free(folder: Path) -> bool:

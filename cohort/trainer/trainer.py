@@ -13,7 +13,7 @@ Paper: Shao et al. 2024, DeepSeekMath (arXiv 2402.03300), algorithm 1; Schulman 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class Plan:
         minibatch: prompts per optimiser step.
         epochs: passes over the rollouts of a step.
         seed: names every random choice of the run.
-        shuffle: shuffles the groups before they are cut into minibatches.
+        shuffle: names the shuffles of groups before they are cut into minibatches; None keeps their order.
         sampling: how training answers are drawn.
     """
 
@@ -58,7 +58,7 @@ class Plan:
     minibatch: int
     epochs: int = 1
     seed: int = 0
-    shuffle: bool = False
+    shuffle: int | None = None
     sampling: Sampling
 
     def updates(self, groups: int) -> int:
@@ -108,7 +108,7 @@ class Trainer:
             with clock("update_weights"):
                 self.publish()
         self.position += len(prompts)
-        return measure(record, groups, clock, epoch=self.position / len(self.prompts))
+        return measure(replace(record, collected=groups), clock, epoch=self.position / len(self.prompts))
 
     def collect(self, prompts: Sequence[Prompt]) -> list[Group]:
         """A scored group of n rollouts for each prompt."""
@@ -159,7 +159,7 @@ class Trainer:
         )
 
         log_probs, entropy = old_log_probs, None
-        shuffle = self.plan.seed + self.steps if self.plan.shuffle else None
+        shuffle = None if self.plan.shuffle is None else self.plan.shuffle + self.steps * self.plan.epochs
         with clock("update_actor"):
             for minibatch in experience.minibatches(self.plan.minibatch, epochs=self.plan.epochs, seed=shuffle):
                 update = self.actor.update(minibatch)

@@ -1,0 +1,16 @@
+"""The mathematics of the training step: pure functions of tensors and numbers.
+
+    shaping      scores and KL -> rewards (B, T)
+    group        rewards -> advantages (GRPO, Dr. GRPO)
+    ppo_loss     log-probs and advantages -> loss per token
+    kl           log-probs -> KL estimate per token
+    masking      per token -> one number: ``aggregate`` is the only place that divides a loss
+    schedules    learning-rate factors and KL coefficients
+    correction   how far the sampler's log-probs are from the trainer's
+    registry     the names that a configuration may use
+
+Shapes: **B** rollouts, **T** response tokens, as in ``cohort/types.py``. Masks are float, 1 where
+the model wrote the token. Whatever stands outside the mask, NaN included, changes no result and
+no gradient. Nothing here knows of devices, configuration, logging or processes, and nothing
+reads a number out of a tensor.
+"""

@@ -1,0 +1,1 @@
+"""Where a config becomes objects: the only code below the command line that reads one."""

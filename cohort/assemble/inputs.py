@@ -1,0 +1,156 @@
+"""The outer side of a run: model folder, tokenizer, prompts, rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cohort.config.schema import Config
+from cohort.data.dataset import build_prompts
+from cohort.data.files import load_rows
+from cohort.data.tasks import task_rows
+from cohort.data.tokenizer import prefill
+from cohort.errors import UserError
+from cohort.protocols import Sampling
+from cohort.rewards.base import RewardFunction
+from cohort.rewards.custom import load_custom
+from cohort.rewards.registry import built_in, by_data_source
+from cohort.rewards.runner import RewardRunner
+from cohort.types import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Row = Mapping[str, Any]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Prompts of both sets. ``validation`` is empty where none was named."""
+
+    training: Sequence[Prompt]
+    validation: Sequence[Prompt]
+
+
+def model_path(config: Config, say: Say) -> str:
+    """The model's folder or hub name; ``starter`` is built on first use."""
+    path = config.actor_rollout_ref.model.path
+    if path != "starter":
+        return path
+    from cohort.starter.build import starter_model
+
+    return str(starter_model(progress=say))
+
+
+def build_inputs(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    rows: Sequence[Row] | None = None,
+    val_rows: Sequence[Row] | None = None,
+    say: Say,
+) -> Inputs:
+    """Training and validation prompts: rows that were handed in, a built-in task, or files."""
+    data = config.data
+    if rows is None and data.task is not None:
+        make = task_rows(data.task)
+        rows = make("train", data.train_size, data.seed, **data.task_kwargs)
+        val_rows = make("test", data.val_size, data.seed, **data.task_kwargs)
+    elif rows is None:
+        if not data.train_files and not config.trainer.val_only:
+            raise UserError("data.train_files is empty; name parquet or JSONL files, or a built-in task with data.task")
+        rows = load_rows(data.train_files, key="data.train_files") if data.train_files else []
+        val_rows = load_rows(data.val_files, key="data.val_files") if data.val_files else None
+    return Inputs(
+        training=_prompts(config, tokenizer, rows, data.train_max_samples, data.shuffle, say) if rows else (),
+        validation=_prompts(config, tokenizer, val_rows, data.val_max_samples, False, say) if val_rows else (),
+    )
+
+
+def _prompts(
+    config: Config, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row], cap: int, shuffle: bool, say: Say
+) -> list[Prompt]:
+    data = config.data
+    return build_prompts(
+        rows,
+        tokenizer,
+        prompt_key=data.prompt_key,
+        max_length=data.max_prompt_length,
+        filter_overlong=data.filter_overlong_prompts,
+        truncation=data.truncation,
+        max_samples=cap,
+        shuffle=shuffle,
+        seed=data.seed,
+        template_kwargs=data.apply_chat_template_kwargs,
+        say=say,
+    )
+
+
+def build_reward(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    inputs: Inputs,
+    *,
+    function: Callable[..., object] | None = None,
+    live: Mapping[str, object],
+    say: Say,
+) -> RewardRunner:
+    """The reward of a run, checked against the columns that the data has.
+
+    Raises:
+        UserError: if it asks for something that the data does not have, or no reward fits.
+    """
+    runner = RewardRunner(
+        _reward_functions(config, inputs, function),
+        num_workers=config.reward.num_workers,
+        timeout=config.reward.timeout,
+        prefill=prefill(tokenizer, **config.data.apply_chat_template_kwargs),
+        live=live,
+        say=say,
+    )
+    runner.check([*inputs.training, *inputs.validation])
+    return runner
+
+
+def _reward_functions(
+    config: Config, inputs: Inputs, function: Callable[..., object] | None
+) -> Sequence[RewardFunction | Callable[..., object]]:
+    custom = config.custom_reward_function
+    if function is not None:
+        return [function]
+    if custom.path is not None:
+        return [load_custom(custom.path, custom.name, custom.reward_kwargs)]
+    if config.reward.functions:
+        return [
+            load_custom(part.path, part.name, part.kwargs, weight=part.weight)
+            if part.path
+            else built_in(part.name, part.kwargs, weight=part.weight)
+            for part in config.reward.functions
+        ]
+    return [by_data_source(prompt.data_source for prompt in [*inputs.training, *inputs.validation])]
+
+
+def training_sampling(config: Config) -> Sampling:
+    """How training answers are drawn: temperature alone shapes the distribution."""
+    rollout = config.actor_rollout_ref.rollout
+    return Sampling(
+        temperature=rollout.temperature,
+        max_tokens=config.data.max_response_length,
+        stop=rollout.stop,
+        ignore_eos=rollout.ignore_eos,
+    )
+
+
+def validation_sampling(config: Config) -> Sampling:
+    """How validation answers are drawn."""
+    val = config.actor_rollout_ref.rollout.val_kwargs
+    return Sampling(
+        temperature=val.temperature,
+        top_k=val.top_k,
+        top_p=val.top_p,
+        min_p=val.min_p,
+        max_tokens=config.data.max_response_length,
+        stop=val.stop,
+    )

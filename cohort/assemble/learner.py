@@ -1,0 +1,188 @@
+"""The learning side of a run: actor, reference, advantage, KL in the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES, Advantages
+from cohort.config.schema import Config
+from cohort.models.build import add_lora, load_model
+from cohort.models.layout import Layout
+from cohort.models.micro import Budget
+from cohort.models.objective import Objective
+from cohort.models.optim import OptimSettings
+from cohort.models.policy import LocalPolicy
+from cohort.models.precision import resolve_precision
+from cohort.models.reference import AdapterOff, LocalReference
+from cohort.protocols import Reduce, Reference
+from cohort.trainer.kl import KLController
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """The models of a run on one device.
+
+    Attributes:
+        actor: the trainable policy.
+        reference: the frozen model, where a KL term needs one.
+        compute_dtype: what forward and backward passes compute in.
+        parameters: size of the model.
+    """
+
+    actor: LocalPolicy
+    reference: Reference | None
+    compute_dtype: torch.dtype
+    parameters: int
+
+
+def build_learner(
+    config: Config,
+    *,
+    model_path: str,
+    device: torch.device,
+    total_steps: int,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    reduce: Reduce | None = None,
+) -> Learner:
+    """Actor and reference on ``device``; also what each replica of a larger run builds for itself."""
+    settings, actor_config = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
+
+    def fresh():  # noqa: ANN202 - a PreTrainedModel
+        return load_model(
+            model_path,
+            device=device,
+            trust_remote_code=settings.trust_remote_code,
+            override_config=settings.override_config,
+        )
+
+    model = fresh()
+    parameters = model.num_parameters()
+    dtype = resolve_precision(device, parameters, actor_config.dtype)
+    temperature = config.actor_rollout_ref.rollout.temperature
+    layout = build_layout(config)
+    trained = model
+    if settings.lora_rank:
+        trained = add_lora(
+            model,
+            rank=settings.lora_rank,
+            alpha=settings.lora_alpha,
+            target_modules=settings.target_modules,
+            exclude_modules=settings.exclude_modules,
+        )
+    actor = LocalPolicy(
+        trained,
+        objective=build_objective(config),
+        optim=build_optim(config, total_steps),
+        temperature=temperature,
+        layout=layout,
+        compute_dtype=dtype,
+        budget=train_budget(config),
+        log_prob_budget=log_prob_budget(config.actor_rollout_ref.rollout),
+        reduce=reduce,
+        tokenizer=tokenizer,
+    )
+    reference: Reference | None = None
+    if needs_reference(config):
+        reference = (
+            AdapterOff(actor)
+            if settings.lora_rank
+            else LocalReference(
+                fresh(),
+                temperature=temperature,
+                layout=layout,
+                compute_dtype=dtype,
+                budget=log_prob_budget(config.actor_rollout_ref.ref),
+            )
+        )
+    return Learner(actor=actor, reference=reference, compute_dtype=dtype, parameters=parameters)
+
+
+def needs_reference(config: Config) -> bool:
+    """Whether a KL term, in the loss or in the reward, reads the frozen model."""
+    return config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+
+
+def build_layout(config: Config) -> Layout:
+    """How micro-batches are laid out; memory and speed, never a number."""
+    model = config.actor_rollout_ref.model
+    return Layout(
+        packed=model.use_remove_padding,
+        share_prompt=config.actor_rollout_ref.actor.share_prompt,
+        checkpointing=model.enable_gradient_checkpointing,
+    )
+
+
+def build_objective(config: Config) -> Objective:
+    """The loss, with its options bound to the paper's names."""
+    actor = config.actor_rollout_ref.actor
+    entry = POLICY_LOSSES[actor.policy_loss.loss_mode]
+    options = {"clip_low": actor.clip_ratio_low, "clip_high": actor.clip_ratio_high, "dual_clip": actor.clip_ratio_c}
+    return Objective(
+        policy_loss=partial(entry.function, **options),
+        aggregation=actor.loss_agg_mode,
+        entropy_coeff=actor.entropy_coeff,
+        kl_coef=actor.kl_loss_coef if actor.use_kl_loss else 0.0,
+        kl_kind=actor.kl_loss_type,
+        horizon=actor.loss_scale_factor,
+        needs=entry.needs,
+    )
+
+
+def build_optim(config: Config, total_steps: int) -> OptimSettings:
+    """AdamW and its schedule; steps of warm-up win over a ratio."""
+    optim = config.actor_rollout_ref.actor.optim
+    warmup = optim.lr_warmup_steps
+    return OptimSettings(
+        lr=optim.lr,
+        betas=optim.betas,
+        eps=optim.eps,
+        weight_decay=optim.weight_decay,
+        clip_grad=optim.clip_grad,
+        schedule=optim.lr_scheduler_type,
+        warmup_steps=warmup if warmup >= 0 else int(optim.lr_warmup_steps_ratio * total_steps),
+        total_steps=total_steps,
+        min_ratio=optim.min_lr_ratio,
+        cycles=optim.num_cycles,
+    )
+
+
+def train_budget(config: Config) -> Budget:
+    """What a training pass may hold."""
+    actor = config.actor_rollout_ref.actor
+    rows = None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
+    return Budget(max_tokens=actor.ppo_max_token_len_per_gpu, max_rows=rows)
+
+
+def log_prob_budget(section) -> Budget:  # noqa: ANN001 - Rollouts or Ref, which share these three keys
+    """What a pass without gradient may hold."""
+    rows = None if section.log_prob_use_dynamic_bsz else section.log_prob_micro_batch_size_per_gpu
+    return Budget(max_tokens=section.log_prob_max_token_len_per_gpu, max_rows=rows)
+
+
+def build_advantage(config: Config) -> Callable[..., Advantages]:
+    """The advantage estimator, with its options bound."""
+    algorithm = config.algorithm
+    scale = "group" if algorithm.norm_adv_by_std_in_grpo else "none"
+    return partial(ADVANTAGES[algorithm.adv_estimator].function, scale=scale)
+
+
+def build_kl_reward(config: Config) -> KLController | None:
+    """The KL in the reward, if it is on."""
+    algorithm = config.algorithm
+    if not algorithm.use_kl_in_reward:
+        return None
+    control = algorithm.kl_ctrl
+    return KLController(
+        coef=control.kl_coef,
+        kind=algorithm.kl_penalty,
+        target=control.target_kl if control.type == "adaptive" else None,
+        horizon=control.horizon,
+    )

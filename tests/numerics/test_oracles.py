@@ -1,0 +1,138 @@
+"""Every formula against a literal transcription of its paper, on random uneven batches."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cohort.algorithms.correction import mismatch
+from cohort.algorithms.kl import KL_KINDS, kl_penalty
+from cohort.algorithms.masking import AGGREGATIONS, aggregate, counts, masked_mean, masked_var
+from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.algorithms.shaping import kl_in_reward, place
+from tests.numerics import oracles
+from tests.numerics.cases import NUMERICS, Case, cases
+
+
+def close(actual: torch.Tensor, expected: object, tolerance: float = 1e-9) -> None:
+    torch.testing.assert_close(
+        actual.detach(), torch.tensor(expected, dtype=torch.float64), atol=tolerance, rtol=tolerance, equal_nan=True
+    )
+
+
+def built_in(registry: dict) -> list[str]:
+    return [name for name, entry in registry.items() if entry.function.__module__.startswith("cohort.")]
+
+
+@pytest.mark.parametrize("name", built_in(ADVANTAGES))
+@NUMERICS
+@given(case=cases())
+def test_advantages(name: str, case: Case):
+    advantages, _ = ADVANTAGES[name].function(rewards=case.rewards, mask=case.mask, group=case.group)
+    close(advantages, oracles.ADVANTAGES[name](case.rewards.tolist(), case.mask.tolist(), case.group.tolist()))
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@NUMERICS
+@given(case=cases())
+def test_scales_of_grpo(scale: str, case: Case):
+    advantages, _ = ADVANTAGES["grpo"].function(case.rewards, case.mask, case.group, scale=scale)
+    close(advantages, oracles.grpo(case.rewards.tolist(), case.mask.tolist(), case.group.tolist(), scale))
+
+
+@pytest.mark.parametrize("name", built_in(POLICY_LOSSES))
+@NUMERICS
+@given(case=cases())
+def test_policy_losses(name: str, case: Case):
+    arguments = (case.log_probs, case.old_log_probs, case.advantages, case.mask)
+    loss = POLICY_LOSSES[name].function(*arguments).loss
+    close(loss, oracles.POLICY_LOSSES[name](*(x.tolist() for x in arguments)))
+
+
+@NUMERICS
+@given(
+    case=cases(),
+    clip_low=st.floats(0, 0.9),
+    clip_high=st.floats(0, 2),
+    dual_clip=st.none() | st.floats(1.1, 5),
+    stretch=st.sampled_from([1, 30]),
+)
+def test_clip_ranges(case: Case, clip_low: float, clip_high: float, dual_clip: float | None, stretch: int):
+    arguments = (case.log_probs * stretch, case.old_log_probs, case.advantages, case.mask)
+    options = dict(clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+    loss = POLICY_LOSSES["vanilla"].function(*arguments, **options).loss
+    close(loss, oracles.clipped(*(x.tolist() for x in arguments), **options))
+
+
+@pytest.mark.parametrize("kind", KL_KINDS)
+@NUMERICS
+@given(case=cases())
+def test_kl_kinds(kind: str, case: Case):
+    kl = kl_penalty(case.log_probs, case.ref_log_probs, kind)
+    pairs = zip(case.log_probs.tolist(), case.ref_log_probs.tolist(), strict=True)
+    close(kl, [[oracles.kl(x, y, kind) for x, y in zip(xs, ys, strict=True)] for xs, ys in pairs])
+
+
+@pytest.mark.parametrize("mode", AGGREGATIONS)
+@NUMERICS
+@given(case=cases(), horizon=st.integers(1, 100))
+def test_aggregations(mode: str, case: Case, horizon: int):
+    value = aggregate(case.rewards, case.mask, mode, counts(case.mask), horizon=horizon)
+    close(value, oracles.aggregate(case.rewards.tolist(), case.mask.tolist(), mode, horizon))
+
+
+@NUMERICS
+@given(case=cases())
+def test_place(case: Case):
+    scores = case.rewards[:, 0]
+    close(place(scores, case.mask), oracles.place(scores.tolist(), case.mask.tolist()))
+
+
+@pytest.mark.parametrize("kind", KL_KINDS)
+@NUMERICS
+@given(case=cases())
+def test_kl_in_reward(kind: str, case: Case):
+    rewards, kl = kl_in_reward(case.rewards, case.log_probs, case.ref_log_probs, case.mask, 0.3, kind)
+    tables = (x.tolist() for x in (case.rewards, case.log_probs, case.ref_log_probs, case.mask))
+    expected_rewards, expected_kl = oracles.kl_in_reward(*tables, 0.3, kind)
+    close(rewards, expected_rewards)
+    close(kl, expected_kl)
+
+
+@NUMERICS
+@given(case=cases())
+def test_mismatch(case: Case):
+    if not case.mask.any():
+        return
+    named = mismatch(case.log_probs, case.old_log_probs, case.mask).named()
+    expected = oracles.mismatch(case.log_probs.tolist(), case.old_log_probs.tolist(), case.mask.tolist())
+    assert set(named) == set(expected)
+    if case.mask.sum() < 3:  # the correlation of one or two points is rounding
+        del expected["training/rollout_actor_probs_pearson_corr"]
+    for name, value in expected.items():
+        assert named[name].item() == pytest.approx(value, rel=1e-8, abs=1e-9), name
+
+
+@NUMERICS
+@given(case=cases())
+def test_masked_moments(case: Case):
+    values = case.rewards[case.mask > 0].tolist()
+    close(masked_mean(case.rewards, case.mask), oracles.mean(values) if values else 0.0)
+    close(masked_var(case.rewards, case.mask), oracles.sample_std(values) ** 2)
+    for row, mean, variance in zip(
+        range(len(case.mask)),
+        masked_mean(case.rewards, case.mask, axis=1).tolist(),
+        masked_var(case.rewards, case.mask, axis=1).tolist(),
+        strict=True,
+    ):
+        inside = case.rewards[row][case.mask[row] > 0].tolist()
+        assert mean == pytest.approx(oracles.mean(inside) if inside else 0.0, abs=1e-12)
+        assert variance == pytest.approx(oracles.sample_std(inside) ** 2, abs=1e-12)
+
+
+def test_the_oracles_cover_every_built_in_entry():
+    assert set(built_in(ADVANTAGES)) == set(oracles.ADVANTAGES)
+    assert set(built_in(POLICY_LOSSES)) == set(oracles.POLICY_LOSSES)
+    assert math.isclose(oracles.kl(-1.0, -1.5, "k3+"), 0.1065306597)
