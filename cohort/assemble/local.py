@@ -231,9 +231,7 @@ def with_precision(config: Config, learner: Learner) -> Config:
     arr = config.actor_rollout_ref
     dtype: Any = str(learner.compute_dtype).removeprefix("torch.")
     rollout = replace(arr.rollout, dtype=dtype if arr.rollout.dtype == "auto" else arr.rollout.dtype)
-    return replace(
-        config, actor_rollout_ref=replace(arr, actor=replace(arr.actor, dtype=dtype), rollout=rollout)
-    )
+    return replace(config, actor_rollout_ref=replace(arr, actor=replace(arr.actor, dtype=dtype), rollout=rollout))
 
 
 def build_facts(
