@@ -154,10 +154,12 @@ class Update:
         metrics: losses, gradient norm, clip fractions; names are verl's.
         stats: log-probs (and entropy) of the minibatch's rows under the weights before the
             step, detached, in the order of its rows  # (b, T)
+        warning: why the step was skipped, one line for the person; empty if it was not.
     """
 
     metrics: Metrics
     stats: TokenStats
+    warning: str = ""
 
 
 class Policy(Protocol):
