@@ -97,6 +97,9 @@ def test_reasoning_gym_answers_score_full_marks(name, tmp_path):
 def test_reasoning_gym_errors(monkeypatch):
     with pytest.raises(UserError, match=r"no task 'chain_sums'; near it are chain_sum"):
         reasoning_gym.rows("chain_sums", "train", 3, 0)
+    assert len(reasoning_gym.rows("chain_sum", "train", 1, 0, min_terms=9, max_terms=9)[0]["prompt"][0]["content"]) > 60
+    with pytest.raises(UserError, match="unexpected keyword argument 'terms'"):
+        reasoning_gym.rows("chain_sum", "train", 3, 0, terms=1)
     with pytest.raises(UserError, match="at least one dataset"):
         reasoning_gym.rows("composite", "train", 3, 0)
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
