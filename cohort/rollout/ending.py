@@ -1,11 +1,15 @@
-"""When a completion is over: EOS ids, stop strings, token limits. The same for every engine of ours."""
+"""What a request may ask for, and when its completion is over: EOS ids, stop strings, token limits.
+
+The same for every engine of ours.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 from cohort.errors import UserError
-from cohort.protocols import Sampling
+from cohort.protocols import Request, Sampling
+from cohort.rollout.sampling import check_sampling
 from cohort.types import FinishReason
 
 
@@ -15,6 +19,20 @@ class Decodes(Protocol):
     def decode(self, token_ids: Any, **options: Any) -> Any:
         """The text of these ids."""
         ...
+
+
+def check_request(request: Request, engine: str) -> None:
+    """Refuses what the engines in this process cannot do.
+
+    Raises:
+        UserError: for settings that mean nothing, prompts without tokens, media, and adapters by name.
+    """
+    check_sampling(request.sampling)
+    if request.media is not None or request.adapter is not None:
+        what = "media" if request.media is not None else f"adapter {request.adapter!r}"
+        raise UserError(f"rollout.name={engine} samples text from the policy itself and cannot take {what}")
+    if not request.ids:
+        raise UserError("a prompt of no tokens cannot be completed: give at least one id")
 
 
 class Ending:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from cohort.protocols import Weights
-from cohort.rollout.native import weights as proof
 from cohort.rollout.native.attention import DecodePlan, Piece, PrefillPlan
 from cohort.rollout.native.kv_cache import SlotStore
 from cohort.rollout.native.model import HeldModel
 from cohort.rollout.native.scheduler import Row, Scheduler, Shared
 from cohort.rollout.sampling import Settings, sample, uniforms
+from cohort.rollout.weights import receive
 
 PREFILL_TOKENS = 4096
 """Tokens of one prefill pass; bounds its activations."""
@@ -87,7 +87,7 @@ class Engine:
         Raises:
             WeightMismatch: naming the first tensor that does not match what was sent.
         """
-        proof.receive(self.model, weights)
+        receive(self.model.base, weights, copied=self.model.copied)
         self.version = version
         self._forget()
         self.scheduler.return_all()

@@ -43,12 +43,14 @@ class Owner(Protocol):
 
 O = TypeVar("O", bound=Owner)  # noqa: E741
 
-SMALLEST = 64
-"""Tokens per slot of the first allocation; doubled when a slot outgrows it."""
+SMALLEST = (16, 64)
+"""Slots, and tokens per slot, of the first allocation; each is doubled when it is outgrown."""
 
 
 class SlotStore(Generic[O]):
     """Keys and values of up to ``slots`` runs of tokens.
+
+    Memory grows by doubling and is kept, so that from the second training step on nothing is allocated.
 
     The used slots are always ``0 .. len(store)``: freeing one moves the last used slot into the hole.
     Attention can therefore read plain slices.
@@ -65,7 +67,7 @@ class SlotStore(Generic[O]):
         self.slots = slots
         self.owners: list[O] = []
         self.lengths: list[int] = []
-        self.keys, self.values = self._allocate(SMALLEST)
+        self.keys, self.values = self._allocate(min(SMALLEST[0], slots), SMALLEST[1])
 
     def __len__(self) -> int:
         return len(self.owners)
@@ -83,6 +85,9 @@ class SlotStore(Generic[O]):
         """
         if len(self.owners) == self.slots:
             raise IndexError(f"all {self.slots} slots are used")
+        allocated = self.keys.shape[1]
+        if len(self.owners) == allocated:
+            self._resize(min(2 * allocated, self.slots), self.capacity)
         owner.slot = len(self.owners)
         self.owners.append(owner)
         self.lengths.append(0)
@@ -112,14 +117,17 @@ class SlotStore(Generic[O]):
             return
         while capacity < length:
             capacity *= 2
+        self._resize(self.keys.shape[1], capacity)
+
+    def _resize(self, slots: int, capacity: int) -> None:
         used, keys, values = len(self.owners), self.keys, self.values
-        self.keys, self.values = self._allocate(capacity)
+        self.keys, self.values = self._allocate(slots, capacity)
         self.keys[:, :used, :, : keys.shape[3]] = keys[:, :used]
         self.values[:, :used, :, : values.shape[3]] = values[:, :used]
 
-    def _allocate(self, capacity: int) -> tuple[Tensor, Tensor]:
+    def _allocate(self, slots: int, capacity: int) -> tuple[Tensor, Tensor]:
         g = self.geometry
-        shape = (g.layers, self.slots, g.kv_heads, capacity)
+        shape = (g.layers, slots, g.kv_heads, capacity)
         # Uninitialised on purpose: what is read has been written, and a CPU touches only the pages it uses.
         return (
             torch.empty(*shape, g.key_dim, dtype=g.dtype, device=g.device),

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from cohort.errors import UserError
+from cohort.rollout.holding import base_model, cast_copy
 from cohort.rollout.native.attention import NAME, Plan
 from cohort.rollout.native.kv_cache import Geometry
 
 PROBE_TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3}
 """Mean logit difference, in standard deviations of the logits, that is rounding; 0.1 in half types."""
-
-
-def base_model(model: nn.Module) -> PreTrainedModel:
-    """The Hugging Face model inside ``model``: itself, or what a ``PeftModel`` wraps."""
-    return cast(PreTrainedModel, model.get_base_model() if isinstance(model, PeftModel) else model)
 
 
 class HeldModel:
@@ -32,7 +26,7 @@ class HeldModel:
     Args:
         model: a Hugging Face causal LM, or a ``PeftModel`` around one.
         dtype: None or the model's own type holds ``model`` itself; another type holds one cast copy,
-            adapters left out, which ``weights.receive`` fills.
+            adapters left out, which ``load`` fills.
         max_model_len: the longest completion with its prompt; None is the model's own limit.
 
     Attributes:
@@ -49,7 +43,7 @@ class HeldModel:
     def __init__(self, model: nn.Module, *, dtype: torch.dtype | None, max_model_len: int | None) -> None:
         own = base_model(model).dtype
         self.copied = dtype is not None and dtype != own
-        self.module = _cast_copy(model, cast(torch.dtype, dtype)) if self.copied else model
+        self.module = cast_copy(model, cast(torch.dtype, dtype)) if self.copied else model
         self.base = base_model(self.module)
         limit = int(self.base.config.get_text_config().max_position_embeddings)
         self.max_model_len = min(max_model_len or limit, limit)
@@ -161,20 +155,3 @@ def _not_fully_causal(base: PreTrainedModel, max_model_len: int) -> str:
     if not base._supports_attention_backend:
         return "its attention cannot be replaced"
     return ""
-
-
-def _cast_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of the Hugging Face model in another type: adapters left out, buffers as they are.
-
-    Parameters are cast while they are copied, so the copy never exists in the wide type. Buffers keep
-    their type: rotary frequencies in bfloat16 would be wrong at long positions.
-    """
-    memo: dict[int, Any] = {}
-    for parameter in model.parameters():
-        narrow = parameter.detach().to(dtype) if parameter.is_floating_point() else parameter.detach().clone()
-        memo[id(parameter)] = nn.Parameter(narrow, requires_grad=False)
-    copied = copy.deepcopy(model, memo)
-    if isinstance(copied, PeftModel):
-        copied = cast(nn.Module, copied.unload())
-    base_model(copied).config.dtype = dtype
-    return copied.eval().requires_grad_(False)

@@ -11,12 +11,12 @@ from torch import nn
 
 from cohort.errors import UserError
 from cohort.protocols import Completion, Request, Weights
-from cohort.rollout.ending import Decodes, Ending
+from cohort.rollout.ending import Decodes, Ending, check_request
 from cohort.rollout.event_loop import quiet
 from cohort.rollout.native.engine import Counters, Engine
 from cohort.rollout.native.model import HeldModel
 from cohort.rollout.native.scheduler import Row
-from cohort.rollout.sampling import check_sampling, streams
+from cohort.rollout.sampling import streams
 from cohort.types import FinishReason
 
 
@@ -107,12 +107,7 @@ class NativeSampler:
         self._engine.load(weights, version)
 
     def _make_row(self, request: Request) -> Row:
-        check_sampling(request.sampling)
-        if request.media is not None or request.adapter is not None:
-            what = "media" if request.media is not None else f"adapter {request.adapter!r}"
-            raise UserError(f"rollout.name=native samples text from the policy itself, without {what}")
-        if not request.ids:
-            raise UserError("a prompt of no tokens cannot be completed: give at least one id")
+        check_request(request, "native")
         room = self._engine.model.max_model_len - len(request.ids)
         return Row(
             request=request,

@@ -7,26 +7,31 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from cohort.protocols import WeightMismatch, Weights
-from cohort.rollout.native.model import HeldModel
 
 ADAPTED = ".base_layer."
 """What ``peft`` puts into the name of a layer that has an adapter."""
 
 
 @torch.no_grad()
-def receive(held: HeldModel, weights: Weights) -> None:
+def receive(base: PreTrainedModel, weights: Weights, *, copied: bool) -> None:
     """Takes ``weights`` and proves what is held.
 
     A model that *is* the training module has nothing to take: every tensor must be its own storage, or
     equal to what the adapter makes of it. A copy is filled; then each of its tensors is read again, and
     its hash must be that of what was sent.
 
+    Args:
+        base: the Hugging Face model that is sampled from.
+        weights: what is sent.
+        copied: whether ``base`` is a copy, rather than (inside) the training module.
+
     Raises:
         WeightMismatch: naming the first tensor that is missing, unknown, misshapen or different.
     """
-    own = {name: (value, needed) for name, value, needed in held_weights(held)}
+    own = {name: (value, needed) for name, value, needed in held_weights(base)}
     sent: set[int] = set()
     hashes: dict[str, Tensor] = {}
     for name, tensor in weights:
@@ -34,7 +39,7 @@ def receive(held: HeldModel, weights: Weights) -> None:
             held_as = f"is {tuple(own[name][0].shape)} there" if name in own else "does not exist there"
             raise WeightMismatch(f"{name} {tuple(tensor.shape)} was sent to the sampler but {held_as}")
         mine, value = own[name][0], tensor.detach()
-        if held.copied:
+        if copied:
             value = value.to(device=mine.device, dtype=mine.dtype)
             hashes[name] = fingerprint(value)
             store(mine, value)
@@ -49,9 +54,9 @@ def receive(held: HeldModel, weights: Weights) -> None:
             raise WeightMismatch(f"{name}: the sampler's copy differs from what was sent")
 
 
-def held_weights(held: HeldModel) -> Iterator[tuple[str, Tensor, bool]]:
+def held_weights(base: PreTrainedModel) -> Iterator[tuple[str, Tensor, bool]]:
     """What the model computes with under Hugging Face names, adapters merged in, and whether it must be sent."""
-    for name, tensor in held.base.state_dict(keep_vars=True).items():
+    for name, tensor in base.state_dict(keep_vars=True).items():
         if ".lora_" in name:
             continue
         value = tensor.detach()
@@ -59,7 +64,7 @@ def held_weights(held: HeldModel) -> Iterator[tuple[str, Tensor, bool]]:
             owner, kind = name.split(ADAPTED)
             name = f"{owner}.{kind}"
             if kind == "weight":
-                layer: Any = held.base.get_submodule(owner)
+                layer: Any = base.get_submodule(owner)
                 value = value + layer.get_delta_weight("default").to(value.dtype)
         yield name, value, isinstance(tensor, nn.Parameter)
 
