@@ -8,7 +8,7 @@ for a group whose scores are all equal, exactly, whatever the score: rounding in
 from turning into an advantage by the division by a tiny deviation.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -91,7 +91,7 @@ def grpo(
     mask: Float[Tensor, "B T"],
     group: Int[Tensor, "B"],
     *,
-    scale: Literal["group", "batch", "none"] = "group",
+    scale: str = "group",
     epsilon: Number = 1e-6,
 ) -> Advantages:
     """Group Relative Policy Optimization: how much better an answer is than its siblings.

@@ -91,7 +91,7 @@ class Replicas:
 
     def __init__(self, build: Callable[[Reduce], Parts], *, replicas: int) -> None:
         actor_class = ray.remote(num_cpus=1)(PolicyWorker)
-        self.workers = [actor_class.remote(rank, replicas, build) for rank in range(replicas)]
+        self.workers: list[Any] = [actor_class.remote(rank, replicas, build) for rank in range(replicas)]
         address = ray.get(self.workers[0].address.remote())
         ray.get([worker.join.remote(address) for worker in self.workers])
 
@@ -125,7 +125,8 @@ class RemotePolicy:
         metrics: Metrics = {}
         for update in updates:
             merge(metrics, update.metrics)
-        return Update(metrics=metrics, stats=_join([update.stats for update in updates], rows))
+        warning = "; ".join(dict.fromkeys(update.warning for update in updates if update.warning))
+        return Update(metrics=metrics, stats=_join([update.stats for update in updates], rows), warning=warning)
 
     def advance(self) -> None:
         """Moves every replica's schedule on."""

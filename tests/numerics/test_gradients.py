@@ -1,5 +1,7 @@
 """Gradients against finite differences, and where they must be exactly something."""
 
+import math
+
 import pytest
 import torch
 
@@ -52,12 +54,14 @@ def test_moments_against_finite_differences(function):
     assert torch.autograd.gradcheck(lambda x: function(x, MASK), random(3).requires_grad_())
 
 
+@pytest.mark.parametrize("junk", [0.5, math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", built_in(POLICY_LOSSES))
-def test_no_gradient_and_no_loss_off_the_mask(name):
-    log_probs = random(4).requires_grad_()
-    result = POLICY_LOSSES[name].function(log_probs, random(5), random(6), MASK)
-    (gradient,) = torch.autograd.grad(result.loss.sum(), log_probs)
+def test_no_gradient_and_no_loss_off_the_mask(name, junk):
     off = MASK == 0
+    log_probs, old, advantages = (random(seed).masked_fill(off, junk) for seed in (4, 5, 6))
+    log_probs.requires_grad_()
+    result = POLICY_LOSSES[name].function(log_probs, old, advantages, MASK)
+    (gradient,) = torch.autograd.grad(result.loss.sum(), log_probs)
     for x in (gradient, result.loss, *result.diagnostics.values()):
         assert torch.equal(x[off], torch.zeros_like(x[off]))
     assert not any(x.requires_grad for x in result.diagnostics.values())
