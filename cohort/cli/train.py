@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib import import_module
 
+from cohort.cli.main import INTERRUPTED
 from cohort.errors import UserError
 
 DEFAULT_PRESET = "quickstart"
@@ -63,9 +63,10 @@ def run(args: argparse.Namespace) -> int:
     if args.print_config:
         sys.stdout.write(to_yaml(loaded.config))
         return 0
-    # By name and late: it imports torch and transformers, which --help and a bad key must not wait for.
-    import_module("cohort.assemble.local").train(loaded.config)
-    return 0
+    from cohort.assemble.local import assemble  # torch and transformers, which --help and a bad key must not wait for
+
+    outcome = assemble(loaded.config).fit()
+    return INTERRUPTED if outcome.interrupted else 0
 
 
 def list_keys(text: str) -> str:

@@ -61,17 +61,23 @@ def from_arguments(overrides: Sequence[str], *, config_name: str, config_dir: st
     return Loaded(config=config, notes=tuple(notes), preset=config_name)
 
 
-def from_keywords(preset: str = "grpo", /, **settings: Any) -> Config:
+def from_keywords(preset: str = "grpo", settings: Mapping[str, Any] | None = None, /, **keywords: Any) -> Config:
     """A Config from a preset and keywords, for scripts and notebooks.
 
-    A keyword is a dotted key (through ``**{...}``), a section with a mapping, or the end of a key with ``__`` for the
-    dots, as long as no other key ends like it: ``train_batch_size=8, rollout__n=4, optim__lr=1e-4``.
+    A keyword is the end of a key, with ``__`` for dots: ``train_batch_size=8, n=4, optim__lr=1e-4``; or a section with
+    a mapping: ``rollout={"n": 4}``. Of several keys that end alike, those of validation and those that follow another
+    key step back; if more than one is left, the keyword is an error.
+
+    Args:
+        preset: a preset, or the path of a YAML file.
+        settings: values by dotted or nested key, ours or verl's.
+        **keywords: values by the end of a key.
 
     Raises:
         UserError: as ``build`` does; also for a keyword that is the end of several keys.
     """
     flat = compose([], config_name=preset)
-    own = flatten({_expand(name, value): value for name, value in settings.items()})
+    own = flatten({**(settings or {}), **{_expand(name, value): value for name, value in keywords.items()}})
     return build({**flat, **own}, given=own, note=warn)
 
 
@@ -218,6 +224,8 @@ def _expand(name: str, value: Any) -> str:
     if "." in name or dotted in legal or dotted in sections():
         return dotted
     ending = [key for key in legal if key.endswith("." + dotted)]
+    main = [key for key in ending if ".val_kwargs." not in key and (key not in keys() or keys()[key].same_as is None)]
+    ending = main if len(ending) > 1 and len(main) == 1 else ending
     if len(ending) > 1:
         examples = ", ".join(key.replace(".", "__") for key in ending)
         raise UserError(f"{name}={show(value)}: {name} is the end of {len(ending)} keys; say which: {examples}")

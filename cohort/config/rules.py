@@ -121,10 +121,10 @@ def _data(config: Config) -> None:
     data = config.data
     if data.task is None:
         return
-    if data.task not in TASKS and not re.fullmatch(r"reasoning_gym:\w+", data.task):
-        close = nearest_words(data.task, [*TASKS, "reasoning_gym"], most=1)
+    if data.task not in TASKS and not re.fullmatch(r"reasoning-gym/\w+", data.task):
+        close = nearest_words(data.task, [*TASKS, "reasoning-gym"], most=1)
         guess = f" (did you mean {close[0]}?)" if close else ""
-        raise UserError(f"data.task={show(data.task)}: expects {', '.join(TASKS)} or reasoning_gym:NAME{guess}")
+        raise UserError(f"data.task={show(data.task)}: expects {', '.join(TASKS)} or reasoning-gym/NAME{guess}")
     if data.train_files:
         raise UserError(
             f"data.task={data.task}: data.train_files={show(data.train_files)} is set too; "

@@ -114,6 +114,9 @@ INERT: Mapping[str, Inert] = {
     "data.function_tool_path": Inert(_TURNS, OFF),
     "data.need_tools_kwargs": Inert(_TURNS, OFF),
     "data.filter_prompts": Inert("data.filter_overlong_prompts decides"),
+    "data.reward_fn_key": Inert(
+        "the column data_source routes rewards and groups validation", ("data_source",), "a column named data_source"
+    ),
     "data.return_raw_input_ids": Inert("rewards and samples always see ids and text"),
     "data.return_raw_chat": Inert("rewards always see the messages"),
     "data.return_full_prompt": Inert("rollouts/*.parquet always holds the prompt's text"),
@@ -383,6 +386,7 @@ REFUSED_VALUES: Mapping[str, Mapping[object, Refused]] = {
             )
         },
         "grpo_vectorized": Refused("it is grpo written another way", _GRPO),
+        "dr_grpo": Refused("it is grpo without the deviation", "algorithm.norm_adv_by_std_in_grpo=False"),
     },
     f"{ARR}.actor.policy_loss.loss_mode": {
         name: Refused(_LATER, _VANILLA)
@@ -418,6 +422,7 @@ COHORT_ONLY: tuple[str, ...] = (
         f"{ARR}.rollout.stop",
         f"{ARR}.rollout.val_kwargs.min_p",
         f"{ARR}.rollout.val_kwargs.stop",
+        f"{ARR}.rollout.val_kwargs.also_greedy",
     ),
     *("reward.functions", "reward.max_unscorable_rate"),
     *("trainer.seed", "trainer.threads", "trainer.sample_freq", "trainer.max_minutes"),

@@ -149,7 +149,8 @@ def assembled(monkeypatch):
     """Stands in for assemble: keeps the configs that it is asked to train."""
     configs = []
     module = types.ModuleType("cohort.assemble.local")
-    module.train = configs.append
+    module.assemble = lambda config: configs.append(config) or types.SimpleNamespace(fit=lambda: module.outcome)
+    module.outcome = types.SimpleNamespace(interrupted=False)
     monkeypatch.setitem(sys.modules, "cohort.assemble.local", module)
     monkeypatch.setitem(sys.modules, "cohort.assemble", types.ModuleType("cohort.assemble"))
     return configs
@@ -158,6 +159,11 @@ def assembled(monkeypatch):
 def test_train_hands_the_config_to_assemble(assembled):
     assert main(["train", "trainer.seed=5", "--config-name", "quickstart", "data.train_batch_size=64"]) == 0
     assert (assembled[0].trainer.seed, assembled[0].data.train_batch_size) == (5, 64)
+
+
+def test_a_run_that_was_stopped_says_so_in_the_exit_code(assembled):
+    sys.modules["cohort.assemble.local"].outcome.interrupted = True
+    assert main(["train"]) == 130
 
 
 def test_the_command_of_a_verl_user_trains_and_prints_its_notes(assembled, capsys):

@@ -100,6 +100,8 @@ BROKEN = [
     ("data.task", "arithmatic", "did you mean arithmetic?"),
     # verl's, not built
     ("algorithm.adv_estimator", "gae", "algorithm.adv_estimator=grpo"),
+    ("algorithm.adv_estimator", "dr_grpo", "norm_adv_by_std_in_grpo=False"),
+    ("data.reward_fn_key", "source", "data_source"),
     ("algorithm.adv_estimator", "rloo", "algorithm.adv_estimator=grpo"),
     (f"{ARR}.rollout.name", "vllm", f"{ARR}.rollout.name=native"),
     (f"{ARR}.rollout.name", "sglang", f"{ARR}.rollout.name=native"),

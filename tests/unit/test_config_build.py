@@ -49,7 +49,7 @@ def test_a_config_is_frozen_and_mirrors_the_dotted_keys():
         (f"{ARR}.model.target_modules", ["q_proj", "v_proj"], ("q_proj", "v_proj")),
         (f"{ARR}.model.override_config", {"rope": {"theta": 1e6}}, {"rope": {"theta": 1e6}}),
         (f"{ARR}.rollout.stop", ["</answer>"], ("</answer>",)),
-        ("data.task", "reasoning_gym:chain_sum", "reasoning_gym:chain_sum"),
+        ("data.task", "reasoning-gym/chain_sum", "reasoning-gym/chain_sum"),
     ],
 )
 def test_what_a_value_becomes(key, value, result):

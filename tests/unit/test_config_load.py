@@ -173,14 +173,18 @@ def test_keywords_may_be_dotted_nested_or_the_end_of_a_key():
         rollout={"temperature": 0.8},
         **{"trainer.seed": 3},
     )
+    assert config == from_keywords(
+        *("grpo", {"data.train_batch_size": 8, "actor_rollout_ref": {"model.path": "M"}}),
+        **dict(n=4, lr=1e-4, ppo_mini_batch_size=8, temperature=0.8, seed=3),
+    )
     arr = config.actor_rollout_ref
     assert (config.data.train_batch_size, arr.rollout.n, arr.rollout.temperature) == (8, 4, 0.8)
     assert (arr.actor.optim.lr, arr.actor.ppo_mini_batch_size, config.data.seed) == (1e-4, 8, 3)
 
 
 def test_an_ambiguous_keyword_lists_what_it_may_mean():
-    with pytest.raises(UserError, match="n=4: n is the end of 2 keys.*actor_rollout_ref__rollout__n"):
-        from_keywords("grpo", n=4)
+    with pytest.raises(UserError, match="path=M: path is the end of 2 keys.*actor_rollout_ref__model__path"):
+        from_keywords("grpo", path="M")
     with pytest.raises(UserError, match=r"lerning_rate=1"):
         from_keywords("grpo", lerning_rate=1)
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from cohort.config.schema.limits import Cap, Count, Seed, same_as
 
-TASKS = ("arithmetic",)
-"""Built-in procedural tasks; ``reasoning_gym:<name>`` adds those of the reasoning-gym package."""
+TASKS = ("arithmetic", "gsm8k")
+"""Built-in tasks; ``reasoning-gym/NAME`` adds those of the reasoning-gym package."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Data:
     val_files: tuple[str, ...] = ()
     """Parquet or JSONL files with validation rows; one path or a list."""
     task: str | None = None
-    """A built-in task instead of files: arithmetic, or reasoning_gym:NAME."""
+    """A built-in task instead of files: arithmetic, gsm8k, or reasoning-gym/NAME."""
     task_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Settings of the task, by name."""
     train_size: Count = 4096
@@ -34,8 +34,6 @@ class Data:
     """Keep so many validation rows, picked before the length filter."""
     prompt_key: str = "prompt"
     """Column with the prompt: chat messages or plain text."""
-    reward_fn_key: str = "data_source"
-    """Column that names where a row comes from; it routes built-in rewards and groups validation metrics."""
     max_prompt_length: Count = 512
     """Longest prompt in tokens, measured on the exact ids that are sent, chat template included."""
     max_response_length: Count = 512
@@ -55,4 +53,4 @@ class Data:
     apply_chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Passed to the chat template, for example {enable_thinking: false}."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the tokenizer's folder."""
+    """Run Python code from a hub or folder; model.trust_remote_code follows it."""

@@ -18,7 +18,7 @@ class Model:
     tokenizer_path: str | None = None
     """Folder or hub name of the tokenizer; null takes the model's own."""
     trust_remote_code: bool = same_as("data.trust_remote_code", False)
-    """Run Python code that comes with the model's folder."""
+    """Run Python code that comes with the model's or the tokenizer's folder."""
     override_config: Mapping[str, object] = field(default_factory=dict)
     """Entries of the model's own config.json to replace, for example {attention_dropout: 0.0}."""
     custom_chat_template: str | None = None

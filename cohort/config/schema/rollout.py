@@ -26,6 +26,8 @@ class Validation:
     """Drop tokens less likely than this share of the likeliest; 0 drops none."""
     n: Count = 1
     """Answers per validation prompt."""
+    also_greedy: bool = False
+    """Validate with greedy answers too, and report both."""
     stop: tuple[str, ...] = same_as("actor_rollout_ref.rollout.stop", ())
     """Strings that end an answer."""
 
