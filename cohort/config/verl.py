@@ -406,7 +406,6 @@ REFUSED_VALUES: Mapping[str, Mapping[object, Refused]] = {
             name: Refused("this back end comes later", _JSONL)
             for name in ("wandb", "swanlab", "mlflow", "clearml", "vemlp_wandb", "trackio", "rl_insight", "tracking")
         },
-        "file": Refused("it is called jsonl here", _JSONL),
     },
     "trainer.device": {"npu": Refused("Ascend devices are not supported", "trainer.device=auto")},
     f"{ARR}.rollout.dtype": {"float16": Refused("it overflows", "bfloat16, float32 or auto")},

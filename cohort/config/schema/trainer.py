@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cohort.config.schema.limits import Count, Every, Positive, Range, Seed
 
-Logger = Literal["console", "jsonl", "tensorboard"]
+Logger = Literal["console", "jsonl", "tensorboard", "file", "rollouts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Trainer:
     max_minutes: Positive | None = None
     """End the run after the step in which this much training time has passed."""
     logger: tuple[Logger, ...] = ("console", "jsonl")
-    """Where numbers go."""
+    """Where numbers go, beside metrics.jsonl and rollouts/*.parquet, which are always written. file is jsonl."""
     sample_freq: Every = 10
     """Show a few sample answers on the console every so many steps; -1 never."""
     log_val_generations: Annotated[int, Range(low=0)] = 0
