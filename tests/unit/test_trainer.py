@@ -212,6 +212,7 @@ def test_steps_are_reproducible(dirty_memory):
     for _ in range(2):
         a, b = first.step(), second.step()
         assert [r.ids for g in a.groups for r in g.rollouts] == [r.ids for g in b.groups for r in g.rollouts]
+        assert read(a.metrics)["training/rollout_probs_diff_max"] < 1e-4
     for (name, x), (_, y) in zip(first.actor.weights(), second.actor.weights(), strict=True):
         assert torch.equal(x, y), name
     first.close()
