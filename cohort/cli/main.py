@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from cohort import __version__
 from cohort.errors import UserError
@@ -35,7 +35,22 @@ class Command(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
+    """An argument parser whose complaints are one line, and whose options may stand between other words.
+
+    Attributes:
+        nested: it has commands of its own, which argparse cannot mix with options.
+    """
+
+    nested = False
+
+    def add_subparsers(self, **settings: Any) -> argparse._SubParsersAction[Any]:
+        """Declares commands within this one."""
+        self.nested = True
+        return super().add_subparsers(**settings)
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The arguments, wherever options stand."""
+        return self.parse_args(argv) if self.nested else self.parse_intermixed_args(argv)
 
     def error(self, message: str) -> NoReturn:
         """Raises instead of printing the usage."""
@@ -95,7 +110,7 @@ def run_command(module: str, argv: Sequence[str], *, prog: str) -> int:
     parser = Parser(prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     command.add_arguments(parser)
     try:
-        args = parser.parse_intermixed_args(argv)  # options may stand between key=value words
+        args = parser.read(argv)
     except SystemExit as leave:  # --help
         return int(leave.code or 0)
     return command.run(args)

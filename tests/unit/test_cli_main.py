@@ -111,6 +111,28 @@ def test_a_command_gets_its_arguments_and_gives_the_exit_code(command):
     assert command.seen == [(3, ["a", "b"])]
 
 
+def test_a_command_may_have_commands_of_its_own(command):
+    def add_arguments(parser):
+        parts = parser.add_subparsers(dest="part", required=True)
+        parts.add_parser("one").add_argument("--size", type=int)
+
+    command.add_arguments = add_arguments
+    command.run = lambda args: args.size
+    assert main(["probe", "one", "--size", "5"]) == 5
+
+
+def test_bad_arguments_of_a_command_within_a_command_are_one_line(command, capsys):
+    command.add_arguments = lambda parser: parser.add_subparsers(dest="part", required=True).add_parser("one")
+    assert main(["probe", "tow"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help(name, capsys):
+    assert main([name, "--help"]) == 0
+    assert f"cohort {name}" in capsys.readouterr().out
+
+
 def raising(error):
     def work():
         raise error
