@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES, Advantages
 from cohort.config.schema import Config
@@ -19,7 +20,7 @@ from cohort.models.optim import OptimSettings
 from cohort.models.policy import LocalPolicy
 from cohort.models.precision import resolve_precision
 from cohort.models.reference import AdapterOff, LocalReference
-from cohort.protocols import Reduce, Reference
+from cohort.protocols import Policy, Reduce, Reference
 from cohort.trainer.kl import KLController
 
 if TYPE_CHECKING:
@@ -28,19 +29,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """The models of a run on one device.
+    """The models of a run.
 
     Attributes:
         actor: the trainable policy.
         reference: the frozen model, where a KL term needs one.
+        model: the model in this process that the sampler holds, or copies where the actor is remote.
         compute_dtype: what forward and backward passes compute in.
         parameters: size of the model.
+        notes: what a person should know about how it runs.
+        remote: the trained weights are in other processes.
     """
 
-    actor: LocalPolicy
+    actor: Policy
     reference: Reference | None
+    model: nn.Module
     compute_dtype: torch.dtype
     parameters: int
+    notes: tuple[str, ...] = ()
+    remote: bool = False
 
 
 def build_learner(
@@ -102,7 +109,14 @@ def build_learner(
                 budget=log_prob_budget(config.actor_rollout_ref.ref),
             )
         )
-    return Learner(actor=actor, reference=reference, compute_dtype=dtype, parameters=parameters)
+    return Learner(
+        actor=actor,
+        reference=reference,
+        model=trained,
+        compute_dtype=dtype,
+        parameters=parameters,
+        notes=(actor.layout_note,) if actor.layout_note else (),
+    )
 
 
 def needs_reference(config: Config) -> bool:

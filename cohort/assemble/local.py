@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cohort.assemble.cluster import build_replicas
 from cohort.assemble.inputs import (
     Inputs,
     Row,
@@ -80,8 +82,14 @@ def assemble(
     live: dict[str, object] = {"tokenizer": tokenizer}
     runner = build_reward(config, tokenizer, inputs, function=reward, live=live, say=say)
 
-    learner = build_learner(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
-    model = causal_lm(learner.actor.model)
+    cleanup = ExitStack()
+    if config.trainer.n_gpus_per_node > 1:
+        learner = build_replicas(
+            config, model_path=path, total_steps=total_steps, tokenizer=tokenizer, open_until_close=cleanup
+        )
+    else:
+        learner = build_learner(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
+    model = causal_lm(learner.model)
     ends = eos_ids(tokenizer, model.config, model.generation_config, **config.data.apply_chat_template_kwargs)
     longest = max(len(prompt.ids) for prompt in [*inputs.training, *inputs.validation])
     sampler = build_sampler(config, learner, tokenizer=tokenizer, eos_ids=ends, longest_prompt=longest)
@@ -104,8 +112,8 @@ def assemble(
         say(f"going on from {place.checkpoint}")
     else:
         trainer.publish()
-    if learner.actor.layout_note:
-        say(learner.actor.layout_note)
+    for note in learner.notes:
+        say(note)
     resolved = with_precision(config, learner)
     return Run(
         trainer=trainer,
@@ -118,6 +126,7 @@ def assemble(
         title=title,
         sentences=describe_batch(config),
         facts=build_facts(resolved, path, learner, inputs, device, place, total_steps),
+        cleanup=cleanup,
     )
 
 
@@ -247,10 +256,11 @@ def build_facts(
     arr = config.actor_rollout_ref
     lora = f", LoRA rank {arr.model.lora_rank}" if arr.model.lora_rank else ""
     validation = f", {len(inputs.validation)} held out" if inputs.validation else ""
+    source = config.data.task or ", ".join(config.data.train_files) or "rows"
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     return {
         "model": f"{path} ({learner.parameters / 1e6:.2f} M parameters{lora})",
-        "data": f"{config.data.task or ', '.join(config.data.train_files) or 'rows'}: {len(inputs.training)} prompts{validation}",
+        "data": f"{source}: {len(inputs.training)} prompts{validation}",
         "precision": f"{arr.actor.dtype} compute, float32 weights; sampler {arr.rollout.name} in {arr.rollout.dtype}",
         "device": f"{device}{threads}",
         "steps": str(total_steps),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class Run:
         title: names the run on the banner.
         sentences: the batch arithmetic in words.
         facts: what the banner lists: model, data, precision, place.
+        cleanup: what else ends with the run.
         outcome: how the run ended; None until ``fit`` returned.
         picture: the curves; None until ``fit`` drew them.
     """
@@ -44,6 +46,7 @@ class Run:
     title: str
     sentences: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    cleanup: ExitStack = field(default_factory=ExitStack)
     outcome: Outcome | None = None
     picture: Path | None = None
 
@@ -69,8 +72,10 @@ class Run:
 
     def close(self) -> None:
         """Ends processes and files. May be called twice."""
-        self.trainer.close()
-        self.trackers.close()
+        with ExitStack() as stack:  # the last one first, and each even where another fails
+            stack.callback(self.cleanup.close)
+            stack.callback(self.trackers.close)
+            stack.callback(self.trainer.close)
 
     def _finish(self, outcome: Outcome) -> None:
         assert self.console is not None
