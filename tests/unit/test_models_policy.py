@@ -344,3 +344,14 @@ def test_the_loss_is_two_calls_below_the_update():
 
     make_policy(objective=Objective(policy_loss=loss)).update(make_experience(make_batch([(3, [2])])))
     assert names[:3] == ["loss", "__call__", "update"]
+
+
+def test_given_old_log_probs_make_the_ratio():
+    policy, batch = make_policy(), make_batch([(3, [2, 2])])
+    old = policy.log_probs(batch).log_probs - 0.5 * batch.mask
+    update = policy.update(type(make_experience(batch))(batch=batch, advantages=batch.mask, old_log_probs=old))
+    seen = read(update.metrics)
+    assert seen["actor/pg_clipfrac"] == 1
+    assert seen["actor/ppo_kl"] == pytest.approx(-0.5, rel=1e-4)
+    assert seen["actor/pg_loss"] == pytest.approx(-1.2, rel=1e-5)
+    assert seen["actor/grad_norm"] == 0
