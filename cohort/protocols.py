@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -253,6 +253,9 @@ class StepRecord:
         log_probs: the trainer's own log-probs at the start of the update  # (B, T)
         entropy: entropy of each next-token distribution, None where no pass gave it  # (B, T)
         metrics: merged metrics of the step.
+        warnings: what a person should know: updates that were skipped, and why.
+        collected: every group that was sampled; rollouts that are not in ``groups`` did not train.
+            Empty means that all of them did.
     """
 
     step: int
@@ -262,8 +265,11 @@ class StepRecord:
     log_probs: Tensor
     entropy: Tensor | None = None
     metrics: Metrics = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    collected: Sequence[Group] = ()
 
 
+@runtime_checkable
 class SampleTracker(Protocol):
     """A tracker that also keeps every sample."""
 

@@ -27,7 +27,7 @@ def complaints(path: Path) -> list[str]:
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > MAX_FUNCTION:
                 found.append(f"{path}:{node.lineno}: {node.name}() has {lines} lines, at most {MAX_FUNCTION}")
-        if path.parts[0] == "cohort" and silent_fallback(node):
+        if path.parts[0] == "cohort" and isinstance(node, ast.Call) and silent_fallback(node):
             found.append(f"{path}:{node.lineno}: getattr with a default hides a missing attribute")
     return found
 

@@ -55,7 +55,7 @@ def build_learner(
     """Actor and reference on ``device``; also what each replica of a larger run builds for itself."""
     settings, actor_config = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
 
-    def fresh():  # noqa: ANN202 - a PreTrainedModel
+    def fresh():
         return load_model(
             model_path,
             device=device,
@@ -161,7 +161,7 @@ def train_budget(config: Config) -> Budget:
     return Budget(max_tokens=actor.ppo_max_token_len_per_gpu, max_rows=rows)
 
 
-def log_prob_budget(section) -> Budget:  # noqa: ANN001 - Rollouts or Ref, which share these three keys
+def log_prob_budget(section) -> Budget:
     """What a pass without gradient may hold."""
     rows = None if section.log_prob_use_dynamic_bsz else section.log_prob_micro_batch_size_per_gpu
     return Budget(max_tokens=section.log_prob_max_token_len_per_gpu, max_rows=rows)

@@ -210,7 +210,7 @@ def build_watchers(config: Config, place: Place, total_steps: int, done: int, co
     place.folder.mkdir(parents=True, exist_ok=True)
     (place.folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     if console:
-        console.total_steps, console.first_step = total_steps, done
+        console.follow(total_steps=total_steps, first_step=done)
     facts = RunFacts(
         folder=place.folder,
         total_steps=total_steps,
@@ -231,9 +231,7 @@ def with_precision(config: Config, learner: Learner) -> Config:
     arr = config.actor_rollout_ref
     dtype: Any = str(learner.compute_dtype).removeprefix("torch.")
     rollout = replace(arr.rollout, dtype=dtype if arr.rollout.dtype == "auto" else arr.rollout.dtype)
-    return replace(
-        config, actor_rollout_ref=replace(arr, actor=replace(arr.actor, dtype=dtype), rollout=rollout)
-    )
+    return replace(config, actor_rollout_ref=replace(arr, actor=replace(arr.actor, dtype=dtype), rollout=rollout))
 
 
 def build_facts(

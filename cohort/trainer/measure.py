@@ -14,6 +14,7 @@ import torch
 from cohort.algorithms.correction import mismatch
 from cohort.metrics import Last, Max, Mean, Metrics, Sum, merge, summary
 from cohort.protocols import StepRecord
+from cohort.trainer.screen import trains
 from cohort.types import Author, FinishReason, Group, Rollout
 
 
@@ -54,7 +55,7 @@ def measure(record: StepRecord, clock: Stopwatch, *, epoch: float) -> StepRecord
         {"training/global_step": Last(record.step), "training/epoch": Last(epoch)},
     ):
         merge(metrics, part)
-    return replace(record, metrics=metrics)
+    return replace(record, metrics=metrics, collected=groups)
 
 
 def _tensors(record: StepRecord) -> Metrics:
@@ -103,12 +104,15 @@ def group_verdict(group: Group) -> str:
 
 def _rewards(rollouts: Sequence[Rollout]) -> Metrics:
     """Reward parts, ungraded answers and the slowest grading."""
-    metrics: Metrics = {"training/unscorable": Sum(sum(r.score is None or r.score.value is None for r in rollouts))}
+    metrics: Metrics = {
+        "training/unscorable": Sum(sum(r.score is None or r.score.value is None for r in rollouts)),
+        "training/dropped_rollouts": Sum(sum(not trains(r) for r in rollouts)),
+    }
     for rollout in rollouts:
         if rollout.score is None:
             continue
         for name, value in rollout.score.parts.items():
-            if isinstance(value, (int, float)):
+            if rollout.score.value is not None and not isinstance(value, str):
                 merge(metrics, {f"reward/{name}/mean": Mean(float(value))})
         merge(metrics, {"timing_s/reward/mean": Mean(rollout.score.seconds)})
         merge(metrics, {"timing_s/reward/max": Max(rollout.score.seconds)})

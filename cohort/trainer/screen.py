@@ -1,4 +1,4 @@
-"""Which rollouts train: those that could be scored. The others leave their group and are counted."""
+"""Which rollouts train: those that were scored and have a token to credit. The others leave their group."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cohort.errors import UserError
-from cohort.types import Group
+from cohort.rewards.unscorable import check_unscorable
+from cohort.types import Author, Group, Rollout
 
 
 class Screen:
-    """Drops unscorable rollouts; too many of them end the run with the reward's own traceback.
+    """Drops rollouts that cannot train; too many unscorable ones end the run with the reward's own traceback.
 
     Args:
         max_unscorable_rate: the largest share of a step's rollouts that may be unscorable.
@@ -20,23 +21,20 @@ class Screen:
         self.max_unscorable_rate = max_unscorable_rate
 
     def __call__(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups without their unscorable rollouts; a group that is left empty goes.
+        """The groups without the rollouts that cannot train; a group that is left empty goes.
 
         Raises:
-            UserError: if more than the allowed share is unscorable, naming the commonest reason.
+            UserError: if more than the allowed share is unscorable, or no rollout at all can train.
         """
-        rollouts = [rollout for group in groups for rollout in group.rollouts]
-        reasons = [
-            r.score.reason if r.score else "not scored" for r in rollouts if r.score is None or r.score.value is None
-        ]
-        if len(reasons) > self.max_unscorable_rate * len(rollouts):
-            commonest = max(sorted(set(reasons)), key=reasons.count)
-            raise UserError(
-                f"{len(reasons)} of {len(rollouts)} rollouts could not be scored, more than "
-                f"reward.max_unscorable_rate={self.max_unscorable_rate:g} allows; the commonest reason "
-                f"({reasons.count(commonest)} times):\n{commonest}"
-            )
-        kept = [
-            replace(g, rollouts=tuple(r for r in g.rollouts if r.score and r.score.value is not None)) for g in groups
-        ]
-        return [group for group in kept if group.rollouts]
+        check_unscorable([r.score for group in groups for r in group.rollouts], self.max_unscorable_rate)
+        kept = [replace(g, rollouts=tuple(r for r in g.rollouts if trains(r))) for g in groups]
+        left = [group for group in kept if group.rollouts]
+        if not left:
+            raise UserError("no answer of this step has both a score and a token: nothing can be trained on")
+        return left
+
+
+def trains(rollout: Rollout) -> bool:
+    """Whether a rollout has a score, and a token of the model that it can be credited to."""
+    scored = rollout.score is not None and rollout.score.value is not None
+    return scored and Author.MODEL in rollout.authors

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-settings.register_profile("numerics", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("numerics", deadline=None, derandomize=True, max_examples=25)
 NUMERICS = settings.get_profile("numerics")
 
 

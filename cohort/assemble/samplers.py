@@ -1,0 +1,67 @@
+"""The sampler of a run: the embedded engine, or the slow reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from cohort.assemble.learner import Learner
+from cohort.config.schema import Config
+from cohort.models.precision import resolve_precision
+from cohort.protocols import Sampler
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def build_sampler(
+    config: Config,
+    learner: Learner,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    eos_ids: tuple[int, ...],
+    longest_prompt: int,
+) -> Sampler:
+    """A sampler of the actor's model; in the actor's own type unless ``rollout.dtype`` says otherwise.
+
+    Raises:
+        UserError: if the model is of a kind that the engine cannot run, or is too short for the data.
+    """
+    rollout = config.actor_rollout_ref.rollout
+    model = learner.actor.model
+    dtype = learner.compute_dtype
+    if rollout.dtype != "auto":
+        dtype = resolve_precision(learner.actor.device, learner.parameters, rollout.dtype)
+    return make_sampler(
+        rollout.name,
+        model,
+        tokenizer=tokenizer,
+        eos_ids=eos_ids,
+        dtype=dtype,
+        slots=rollout.max_num_seqs,
+        max_model_len=longest_prompt + config.data.max_response_length,
+    )
+
+
+def make_sampler(
+    name: str,
+    model: nn.Module,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    eos_ids: tuple[int, ...],
+    dtype: torch.dtype,
+    slots: int,
+    max_model_len: int | None = None,
+) -> Sampler:
+    """The engine called ``name`` over ``model``."""
+    if name == "hf":
+        from cohort.rollout.hf import HFSampler
+
+        return HFSampler(model, tokenizer=tokenizer, eos_ids=eos_ids, dtype=dtype)
+    from cohort.rollout.native import NativeSampler
+
+    return NativeSampler(
+        model, tokenizer=tokenizer, eos_ids=eos_ids, slots=slots, dtype=dtype, max_model_len=max_model_len
+    )

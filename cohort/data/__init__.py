@@ -1,0 +1,1 @@
+"""Data files, prompts, their order, and the tokenizer."""

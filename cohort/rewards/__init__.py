@@ -1,0 +1,1 @@
+"""Grading finished trajectories. Everything a worker process imports here is free of torch."""

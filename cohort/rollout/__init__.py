@@ -1,0 +1,1 @@
+"""Sampling: the event loop, the draws, the engines and the environments that call them."""

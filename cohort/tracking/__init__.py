@@ -1,0 +1,1 @@
+"""Where a run's numbers and samples go: console, metrics.jsonl, rollouts/*.parquet, TensorBoard, curves.png."""
