@@ -19,7 +19,7 @@ from cohort.errors import UserError
 from cohort.protocols import Completion, Request, Weights
 from cohort.rollout.ending import Decodes, Ending, check_request
 from cohort.rollout.event_loop import quiet
-from cohort.rollout.holding import base_model, cast_copy
+from cohort.rollout.holding import base_model, cast_copy, longest_input
 from cohort.rollout.sampling import Settings, sample, streams, uniforms
 from cohort.rollout.weights import receive
 from cohort.types import FinishReason
@@ -81,8 +81,7 @@ class HFSampler:
         self._copied = dtype is not None and dtype != own.dtype
         self._module = cast_copy(model, cast(torch.dtype, dtype)) if self._copied else model
         self._base = base_model(self._module)
-        limit = int(self._base.config.get_text_config().max_position_embeddings)
-        self._max_model_len = min(max_model_len or limit, limit)
+        self._max_model_len = longest_input(self._base, max_model_len)
         self._tokenizer = tokenizer
         self._eos_ids = frozenset(eos_ids)
         self._slots = slots
