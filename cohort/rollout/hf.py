@@ -18,7 +18,7 @@ from transformers.generation.stopping_criteria import StoppingCriteria, Stopping
 from cohort.errors import UserError
 from cohort.protocols import Completion, Request, Weights
 from cohort.rollout.ending import Decodes, Ending, check_request
-from cohort.rollout.event_loop import quiet
+from cohort.rollout.event_loop import quiet, retrieved
 from cohort.rollout.holding import base_model, cast_copy, longest_input
 from cohort.rollout.sampling import Settings, sample, streams, uniforms
 from cohort.rollout.weights import receive
@@ -110,6 +110,7 @@ class HFSampler:
         if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:
             self._waiting.clear()
             self._driver = loop.create_task(self._drive())
+            self._driver.add_done_callback(retrieved)
         self._waiting.append(row)
         try:
             return await row.future

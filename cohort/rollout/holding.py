@@ -10,7 +10,6 @@ from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedModel
 
-
 UNLIMITED = 1 << 30
 """The longest input of a model without position embeddings."""
 
