@@ -74,7 +74,8 @@ def assemble(
     total_steps = steps_of(config, len(inputs.training))
     place = find_place(config, total_steps)
     with ExitStack() as undo:  # what is open when something goes wrong is closed again
-        runner = build_reward(config, tokenizer, inputs, function=reward, live={"tokenizer": tokenizer}, say=say)
+        live = {"tokenizer": tokenizer, "sampler": None}  # the sampler follows when there is a model
+        runner = build_reward(config, tokenizer, inputs, function=reward, live=live, say=say)
         undo.callback(runner.close)
         make = build_replicas if config.trainer.n_gpus_per_node > 1 else build_learner
         learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
