@@ -79,7 +79,7 @@ def assemble(
     inputs = build_inputs(config, tokenizer, rows=rows, val_rows=val_rows, say=say)
     total_steps = steps_of(config, len(inputs.training))
     place = find_place(config, total_steps)
-    live: dict[str, object] = {"tokenizer": tokenizer}
+    live: dict[str, object] = {"tokenizer": tokenizer, "sampler": None}  # the sampler itself is put in below
     runner = build_reward(config, tokenizer, inputs, function=reward, live=live, say=say)
 
     cleanup = ExitStack()
