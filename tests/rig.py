@@ -109,7 +109,9 @@ def build_trainer(
         ),
         prompts=Prompts(["the cat", "a dog sat on", "one", "two birds", "sea", "sky is"]),
         environment=SingleTurn(byte_tokenizer()),
-        sampler=NativeSampler(sampler_model if sampler_model is not None else parts.actor.model, eos_ids=[EOS]),
+        sampler=NativeSampler(sampler_model, eos_ids=[EOS], own_copy=True)
+        if sampler_model is not None
+        else NativeSampler(parts.actor.model, eos_ids=[EOS]),
         reward=FunctionReward(reward),
         actor=parts.actor,
         reference=parts.reference,

@@ -7,7 +7,7 @@ is a minibatch, so the optimiser steps are those of a single process.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,8 +165,9 @@ class RemoteReference:
         return _join(ray.get(calls), rows)
 
 
-def _join(parts: list[TokenStats], rows: list[Tensor]) -> TokenStats:
-    """The statistics of the whole batch from those of its parts."""
+def _join(parts: Sequence[TokenStats], rows: Sequence[Tensor]) -> TokenStats:
+    """The statistics of the whole batch from those of its parts. A replica without rows has no say."""
+    parts, rows = zip(*((part, r) for part, r in zip(parts, rows, strict=True) if len(r)), strict=True)
 
     def field(name: str) -> Tensor | None:
         values = [part.__dict__[name] for part in parts]

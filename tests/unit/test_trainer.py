@@ -95,7 +95,7 @@ def test_no_signal_no_change(make):
     before = weights(trainer)
     metrics = read(trainer.step().metrics)
     assert metrics["training/groups_with_signal"] == 0
-    assert metrics["training/groups_all_right"] == 4
+    assert metrics["training/groups_all_right"] + metrics["training/groups_all_truncated"] == 4
     for name, tensor in weights(trainer).items():
         assert torch.equal(before[name], tensor), name
 
@@ -199,11 +199,20 @@ def test_the_step_is_a_page():
         assert len(inspect.getsource(function).splitlines()) <= 60
 
 
-def test_steps_are_reproducible():
+@pytest.fixture
+def dirty_memory():
+    """Every uninitialised allocation is full of NaN: what is read without having been written shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_steps_are_reproducible(dirty_memory):
     first, second = (build_trainer(build_parts()) for _ in range(2))
     for _ in range(2):
         a, b = first.step(), second.step()
         assert [r.ids for g in a.groups for r in g.rollouts] == [r.ids for g in b.groups for r in g.rollouts]
+        assert read(a.metrics)["training/rollout_probs_diff_max"] < 1e-4
     for (name, x), (_, y) in zip(first.actor.weights(), second.actor.weights(), strict=True):
         assert torch.equal(x, y), name
     first.close()

@@ -128,8 +128,8 @@ class SlotStore(Generic[O]):
     def _allocate(self, slots: int, capacity: int) -> tuple[Tensor, Tensor]:
         g = self.geometry
         shape = (g.layers, slots, g.kv_heads, capacity)
-        # Uninitialised on purpose: what is read has been written, and a CPU touches only the pages it uses.
+        # Zeros, not whatever lies in memory: a masked position weighs 0, and 0 times NaN is NaN.
         return (
-            torch.empty(*shape, g.key_dim, dtype=g.dtype, device=g.device),
-            torch.empty(*shape, g.value_dim, dtype=g.dtype, device=g.device),
+            torch.zeros(*shape, g.key_dim, dtype=g.dtype, device=g.device),
+            torch.zeros(*shape, g.value_dim, dtype=g.dtype, device=g.device),
         )

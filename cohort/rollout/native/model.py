@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from cohort.errors import UserError
-from cohort.rollout.holding import base_model, cast_copy
+from cohort.rollout.holding import base_model, cast_copy, longest_input
 from cohort.rollout.native.attention import NAME, Plan
 from cohort.rollout.native.kv_cache import Geometry
 
@@ -40,13 +40,14 @@ class HeldModel:
         UserError: naming the class, if its attention is anything but plain full causal attention.
     """
 
-    def __init__(self, model: nn.Module, *, dtype: torch.dtype | None, max_model_len: int | None) -> None:
+    def __init__(
+        self, model: nn.Module, *, dtype: torch.dtype | None, max_model_len: int | None, own_copy: bool = False
+    ) -> None:
         own = base_model(model).dtype
-        self.copied = dtype is not None and dtype != own
-        self.module = cast_copy(model, cast(torch.dtype, dtype)) if self.copied else model
+        self.copied = own_copy or (dtype is not None and dtype != own)
+        self.module = cast_copy(model, dtype or own) if self.copied else model
         self.base = base_model(self.module)
-        limit = int(self.base.config.get_text_config().max_position_embeddings)
-        self.max_model_len = min(max_model_len or limit, limit)
+        self.max_model_len = longest_input(self.base, max_model_len)
         reason = _not_fully_causal(self.base, self.max_model_len)
         if reason:
             raise _refusal(self.base, reason)
@@ -86,7 +87,9 @@ class HeldModel:
         try:
             ours = self.forward(ids, positions, plain).double()
         except TypeError as failure:
-            raise _refusal(self.base, f"its attention takes no function of ours ({failure})") from failure
+            if "cohort_plan" not in str(failure):
+                raise
+            raise _refusal(self.base, "it does not hand its options to its attention") from failure
         training = self.module.training
         theirs = self.module.eval()(input_ids=ids[None], use_cache=False).logits[0].double()
         self.module.train(training)
