@@ -24,9 +24,9 @@ def build_replicas(
     config: Config,
     *,
     model_path: str,
+    device: torch.device,
     total_steps: int,
     tokenizer: PreTrainedTokenizerBase,
-    open_until_close: ExitStack,
 ) -> Learner:
     """As many replicas as ``trainer.n_gpus_per_node`` says; a minibatch is split over them.
 
@@ -36,7 +36,7 @@ def build_replicas(
         UserError: without Ray, or on a device that replicas cannot share yet.
     """
     count = config.trainer.n_gpus_per_node
-    if config.trainer.device not in ("auto", "cpu") or torch.cuda.is_available():
+    if device.type != "cpu":
         raise UserError(
             f"trainer.n_gpus_per_node={count}: replicas run on CPU cores for now; set it to 1, or trainer.device=cpu "
             "on a machine without a GPU"
@@ -49,13 +49,15 @@ def build_replicas(
             raise
         raise UserError(f'trainer.n_gpus_per_node={count} needs Ray; pip install "cohort-rl[ray]"') from error
 
-    local = build_learner(config, model_path=model_path, device=torch.device("cpu"), total_steps=total_steps)
+    local = build_learner(config, model_path=model_path, device=device, total_steps=total_steps)
     build: Callable[[Reduce], Parts] = partial(
         build_parts, config=config, model_path=model_path, total_steps=total_steps, tokenizer=tokenizer
     )
-    open_until_close.enter_context(local_cluster(count))
-    replicas = Replicas(build, replicas=count)
-    open_until_close.callback(replicas.close)
+    with ExitStack() as stack:
+        stack.enter_context(local_cluster(count))
+        replicas = Replicas(build, replicas=count)
+        stack.callback(replicas.close)
+        close = stack.pop_all().close
     return Learner(
         actor=RemotePolicy(replicas),
         reference=RemoteReference(replicas) if needs_reference(config) else None,
@@ -64,6 +66,7 @@ def build_replicas(
         parameters=local.parameters,
         notes=local.notes,
         remote=True,
+        close=close,
     )
 
 

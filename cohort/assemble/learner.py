@@ -24,7 +24,11 @@ from cohort.protocols import Policy, Reduce, Reference
 from cohort.trainer.kl import KLController
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def nothing_to_close() -> None:
+    """What ends with a learner in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,7 @@ class Learner:
         parameters: size of the model.
         notes: what a person should know about how it runs.
         remote: the trained weights are in other processes.
+        close: ends those processes; may be called twice.
     """
 
     actor: Policy
@@ -48,6 +53,7 @@ class Learner:
     parameters: int
     notes: tuple[str, ...] = ()
     remote: bool = False
+    close: Callable[[], None] = nothing_to_close
 
 
 def build_learner(
@@ -60,55 +66,26 @@ def build_learner(
     reduce: Reduce | None = None,
 ) -> Learner:
     """Actor and reference on ``device``; also what each replica of a larger run builds for itself."""
-    settings, actor_config = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
-
-    def fresh():
-        return load_model(
-            model_path,
-            device=device,
-            trust_remote_code=settings.trust_remote_code,
-            override_config=settings.override_config,
-        )
-
-    model = fresh()
+    rollout, lora_rank = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.lora_rank
+    model = load(config, model_path, device)
     parameters = model.num_parameters()
-    dtype = resolve_precision(device, parameters, actor_config.dtype)
-    temperature = config.actor_rollout_ref.rollout.temperature
-    layout = build_layout(config)
-    trained = model
-    if settings.lora_rank:
-        trained = add_lora(
-            model,
-            rank=settings.lora_rank,
-            alpha=settings.lora_alpha,
-            target_modules=settings.target_modules,
-            exclude_modules=settings.exclude_modules,
-        )
+    dtype = resolve_precision(device, parameters, config.actor_rollout_ref.actor.dtype)
+    trained = with_lora(config, model) if lora_rank else model
     actor = LocalPolicy(
         trained,
         objective=build_objective(config),
         optim=build_optim(config, total_steps),
-        temperature=temperature,
-        layout=layout,
+        temperature=rollout.temperature,
+        layout=build_layout(config),
         compute_dtype=dtype,
         budget=train_budget(config),
-        log_prob_budget=log_prob_budget(config.actor_rollout_ref.rollout),
+        log_prob_budget=log_prob_budget(rollout),
         reduce=reduce,
         tokenizer=tokenizer,
     )
     reference: Reference | None = None
     if needs_reference(config):
-        reference = (
-            AdapterOff(actor)
-            if settings.lora_rank
-            else LocalReference(
-                fresh(),
-                temperature=temperature,
-                layout=layout,
-                compute_dtype=dtype,
-                budget=log_prob_budget(config.actor_rollout_ref.ref),
-            )
-        )
+        reference = AdapterOff(actor) if lora_rank else frozen(config, load(config, model_path, device), dtype)
     return Learner(
         actor=actor,
         reference=reference,
@@ -116,6 +93,37 @@ def build_learner(
         compute_dtype=dtype,
         parameters=parameters,
         notes=(actor.layout_note,) if actor.layout_note else (),
+    )
+
+
+def load(config: Config, path: str, device: torch.device) -> PreTrainedModel:
+    """The model as its folder has it, in float32."""
+    settings = config.actor_rollout_ref.model
+    return load_model(
+        path, device=device, trust_remote_code=settings.trust_remote_code, override_config=settings.override_config
+    )
+
+
+def with_lora(config: Config, model: PreTrainedModel) -> nn.Module:
+    """``model`` frozen, with trainable adapters."""
+    settings = config.actor_rollout_ref.model
+    return add_lora(
+        model,
+        rank=settings.lora_rank,
+        alpha=settings.lora_alpha,
+        target_modules=settings.target_modules,
+        exclude_modules=settings.exclude_modules,
+    )
+
+
+def frozen(config: Config, model: PreTrainedModel, dtype: torch.dtype) -> LocalReference:
+    """The reference, a model of its own."""
+    return LocalReference(
+        model,
+        temperature=config.actor_rollout_ref.rollout.temperature,
+        layout=build_layout(config),
+        compute_dtype=dtype,
+        budget=log_prob_budget(config.actor_rollout_ref.ref),
     )
 
 
