@@ -4,8 +4,8 @@ The demonstrations are all correct, in two styles at random: some work the sum o
 the answer alone. A model this small learns the first style in half a minute and hardly adds in its head at
 all, so it starts out right where it happens to work the sum out and mostly wrong where it answers at once.
 What reinforcement learning finds out from the reward is that working pays, and then how to work without slips.
-Both styles parse and end properly, so form is not what it has to learn. (bench/LOG.md: without the second style,
-stopping early on the way up gives less and less certainly.)
+Both styles parse and end properly, so form is not what it has to learn. (bench/LOG.md has the sweep: stopping
+early with one style alone leaves some starter models that rewards improve only slowly.)
 
 When to stop is decided by sampling answers to problems that supervised learning never sees and grading them
 with the same reward that reinforcement learning uses later: the way up is steep, and the number of steps it

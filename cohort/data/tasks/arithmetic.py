@@ -55,7 +55,7 @@ def rows(split: str, size: int, seed: int, *, digits: int = DIGITS) -> list[dict
 
     Args:
         split: "train", "test", or "starter" (the starter model's own training problems).
-        size: how many.
+        size: how many; -1 is all there are, with one or two digits.
         seed: names the draw. A problem's split does not depend on it.
         digits: digits of each operand, 1 to 9. The starter model knows two.
 
@@ -67,6 +67,8 @@ def rows(split: str, size: int, seed: int, *, digits: int = DIGITS) -> list[dict
     if not 1 <= digits <= MAX_DIGITS:
         raise UserError(f"arithmetic: digits={digits} is out of range; give 1 to {MAX_DIGITS}")
     most = available(split, digits)
+    if size == -1 and digits <= 2:
+        size = most
     if not 1 <= size <= most:
         raise UserError(f"arithmetic: size={size} is out of range; split {split} of {digits} digits gives 1 to {most}")
     drawn: dict[tuple[int, int], None] = {}
