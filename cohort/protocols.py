@@ -253,6 +253,7 @@ class StepRecord:
         log_probs: the trainer's own log-probs at the start of the update  # (B, T)
         entropy: entropy of each next-token distribution, None where no pass gave it  # (B, T)
         metrics: merged metrics of the step.
+        warnings: what a person should know: updates that were skipped, and why.
         collected: every group that was sampled; rollouts that are not in ``groups`` did not train.
             Empty means that all of them did.
     """
@@ -264,6 +265,7 @@ class StepRecord:
     log_probs: Tensor
     entropy: Tensor | None = None
     metrics: Metrics = field(default_factory=dict)
+    warnings: Sequence[str] = ()
     collected: Sequence[Group] = ()
 
 

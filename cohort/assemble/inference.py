@@ -52,6 +52,4 @@ def load_inference(
         slots=slots,
     )
     sampler.load(model.state_dict().items(), 0)
-    return Inference(
-        tokenizer=tokenizer, sampler=sampler, environment=SingleTurn(tokenizer), event_loop=EventLoop()
-    )
+    return Inference(tokenizer=tokenizer, sampler=sampler, environment=SingleTurn(tokenizer), event_loop=EventLoop())

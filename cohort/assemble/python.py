@@ -1,14 +1,6 @@
 """Training from a script or a notebook, through the same config and the same objects as the command line.
 
-    import cohort
-
-    run = cohort.train(
-        model="path/to/model",
-        data=[{"prompt": "What is 2 + 3?", "answer": "5"}, ...],
-        reward=lambda text, answer: float(text.strip() == answer),
-        n=8, train_batch_size=16, lr=1e-5, total_training_steps=50,
-    )
-    print(run.outcome.last)
+run = cohort.train("path/to/model", [{"prompt": "What is 2 + 3?", "answer": "5"}], reward=graded, n=8, lr=1e-5)
 """
 
 from __future__ import annotations

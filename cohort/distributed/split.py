@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,10 +34,10 @@ def split_rows(batch: Batch, replicas: int) -> list[Tensor]:
     return [torch.tensor(sorted(rows), dtype=torch.long) for rows in hands]
 
 
-def gather_rows(parts: list[Tensor], rows: list[Tensor]) -> Tensor:
+def gather_rows(parts: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
     """Puts the results of the replicas back into the order of the whole batch."""
-    order = torch.cat(rows)
-    joined = torch.cat(parts)
+    order = torch.cat(list(rows))
+    joined = torch.cat(list(parts))
     out = torch.empty_like(joined)
     out[order] = joined
     return out

@@ -7,7 +7,7 @@ is a minibatch, so the optimiser steps are those of a single process.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ class Replicas:
 
     def __init__(self, build: Callable[[Reduce], Parts], *, replicas: int) -> None:
         actor_class = ray.remote(num_cpus=1)(PolicyWorker)
-        self.workers = [actor_class.remote(rank, replicas, build) for rank in range(replicas)]
+        self.workers: list[Any] = [actor_class.remote(rank, replicas, build) for rank in range(replicas)]
         address = ray.get(self.workers[0].address.remote())
         ray.get([worker.join.remote(address) for worker in self.workers])
 
@@ -125,7 +125,8 @@ class RemotePolicy:
         metrics: Metrics = {}
         for update in updates:
             merge(metrics, update.metrics)
-        return Update(metrics=metrics, stats=_join([update.stats for update in updates], rows))
+        warning = "; ".join(dict.fromkeys(update.warning for update in updates if update.warning))
+        return Update(metrics=metrics, stats=_join([update.stats for update in updates], rows), warning=warning)
 
     def advance(self) -> None:
         """Moves every replica's schedule on."""
@@ -164,8 +165,9 @@ class RemoteReference:
         return _join(ray.get(calls), rows)
 
 
-def _join(parts: list[TokenStats], rows: list[Tensor]) -> TokenStats:
-    """The statistics of the whole batch from those of its parts."""
+def _join(parts: Sequence[TokenStats], rows: Sequence[Tensor]) -> TokenStats:
+    """The statistics of the whole batch from those of its parts. A replica without rows has no say."""
+    parts, rows = zip(*((part, r) for part, r in zip(parts, rows, strict=True) if len(r)), strict=True)
 
     def field(name: str) -> Tensor | None:
         values = [part.__dict__[name] for part in parts]

@@ -57,6 +57,7 @@ class HFSampler:
         tokenizer: needed for stop strings.
         slots: rows of one batch at most.
         dtype: type of one cast copy to sample from; None samples from ``model``.
+        own_copy: sample from a copy of ``model`` even in its own type: the trained weights live elsewhere.
         max_model_len: longest prompt with its completion; None is the model's own limit.
 
     Raises:
@@ -71,6 +72,7 @@ class HFSampler:
         tokenizer: Decodes | None = None,
         slots: int = 128,
         dtype: torch.dtype | None = None,
+        own_copy: bool = False,
         max_model_len: int | None = None,
     ) -> None:
         own = base_model(model)
@@ -78,8 +80,8 @@ class HFSampler:
             raise UserError(f"{type(own).__name__} is an encoder-decoder: only decoders can be sampled from")
         if slots < 1:
             raise UserError(f"rollout slots={slots} must be at least 1")
-        self._copied = dtype is not None and dtype != own.dtype
-        self._module = cast_copy(model, cast(torch.dtype, dtype)) if self._copied else model
+        self._copied = own_copy or (dtype is not None and dtype != own.dtype)
+        self._module = cast_copy(model, dtype or own.dtype) if self._copied else model
         self._base = base_model(self._module)
         self._max_model_len = longest_input(self._base, max_model_len)
         self._tokenizer = tokenizer

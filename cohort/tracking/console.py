@@ -282,9 +282,7 @@ def warnings(record: StepRecord, metrics: Mapping[str, float]) -> list[str]:
     if not metrics["training/groups_with_signal"]:
         causes = [f"{metrics[name]:.0f} {label}" for name, label in CAUSES.items() if metrics[name]]
         found.append(f"0 of {groups} groups have differing scores, nothing to learn from: {', '.join(causes)}")
-    if metrics.get("actor/skipped_updates"):
-        skipped = wording.plural(round(metrics["actor/skipped_updates"]), "update")
-        found.append(f"{skipped} skipped: the loss or the gradient was not finite; the weights are as they were")
+    found += record.warnings
     rollouts = [r for group in record.collected or record.groups for r in group.rollouts]
     reasons = [r.score.reason if r.score else "never graded" for r in rollouts if answers.value(r) is None]
     if reasons:

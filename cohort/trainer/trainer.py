@@ -135,6 +135,7 @@ class Trainer:
         scores = place(score_values(kept), batch.mask)  # (B, T)
         updates = self.plan.updates(len(kept))
         metrics: Metrics = {}
+        warnings: list[str] = []
 
         # One update consumes the rollouts: its own detached log-probs are the old ones, the ratio is exactly 1.
         old_log_probs = ref_log_probs = None
@@ -164,6 +165,7 @@ class Trainer:
             for minibatch in experience.minibatches(self.plan.minibatch, epochs=self.plan.epochs, seed=shuffle):
                 update = self.actor.update(minibatch)
                 merge(metrics, update.metrics)
+                warnings += [update.warning] if update.warning else []
                 if updates == 1:
                     log_probs, entropy = update.stats.log_probs, update.stats.entropy  # (B, T)
             self.actor.advance()
@@ -177,6 +179,7 @@ class Trainer:
             log_probs=log_probs if log_probs is not None else batch.rollout_log_probs,
             entropy=entropy,
             metrics=metrics,
+            warnings=warnings,
         )
 
     def publish(self) -> None:

@@ -46,9 +46,8 @@ def test_gsm8k_command_converts_the_original_files(tmp_path, capsys, tokenizer):
     assert run("gsm8k", "--from", SAMPLE, "--to", tmp_path / "out") == 0
     said = capsys.readouterr().out
     assert f"wrote {tmp_path}/out/train.parquet: 64 problems" in said
-    assert (
-        f"next: cohort train data.train_files={tmp_path}/out/train.parquet data.val_files={tmp_path}/out/test" in said
-    )
+    files = f"data.train_files={tmp_path}/out/train.parquet data.val_files={tmp_path}/out/test.parquet"
+    assert f"next: cohort train --config-name grpo actor_rollout_ref.model.path=MODEL {files}" in said
     for split in ("train", "test"):
         rows = load_rows(tmp_path / "out" / f"{split}.parquet")
         originals = load_rows(SAMPLE / f"{split}.jsonl")
@@ -97,6 +96,9 @@ def test_reasoning_gym_answers_score_full_marks(name, tmp_path):
 def test_reasoning_gym_errors(monkeypatch):
     with pytest.raises(UserError, match=r"no task 'chain_sums'; near it are chain_sum"):
         reasoning_gym.rows("chain_sums", "train", 3, 0)
+    assert len(reasoning_gym.rows("chain_sum", "train", 1, 0, min_terms=9, max_terms=9)[0]["prompt"][0]["content"]) > 60
+    with pytest.raises(UserError, match="unexpected keyword argument 'terms'"):
+        reasoning_gym.rows("chain_sum", "train", 3, 0, terms=1)
     with pytest.raises(UserError, match="at least one dataset"):
         reasoning_gym.rows("composite", "train", 3, 0)
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)

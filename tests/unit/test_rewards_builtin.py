@@ -89,7 +89,7 @@ def test_math(key, text, score):
     assert math.compute_score(text, key) == score
 
 
-def test_math_works_outside_the_main_thread_and_without_a_key_has_no_score():
+def test_math_works_outside_the_main_thread_and_without_a_key_has_no_score(caplog):
     from cohort.rewards import math
 
     results = []
@@ -97,6 +97,7 @@ def test_math_works_outside_the_main_thread_and_without_a_key_has_no_score():
     thread.start()
     thread.join()
     assert results == [1.0]
+    assert "Timeout is disabled" not in caplog.text
     with pytest.raises(ValueError, match="no ground_truth"):
         math.compute_score("4", None)
     with pytest.raises(ValueError, match="cannot read the ground_truth"):

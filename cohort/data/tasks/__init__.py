@@ -9,8 +9,8 @@ from typing import Any
 
 from cohort.errors import UserError
 
-TaskRows = Callable[[str, int, int], Sequence[dict[str, Any]]]
-"""``rows(split, size, seed)``: rows in verl's schema; ``split`` is "train" or "test", size -1 is all there are."""
+TaskRows = Callable[..., Sequence[dict[str, Any]]]
+"""``rows(split, size, seed, **settings)``: rows in verl's schema; ``split`` is "train" or "test"."""
 
 TASKS: dict[str, str] = {
     "arithmetic": "cohort.data.tasks.arithmetic:rows",

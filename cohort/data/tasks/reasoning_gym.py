@@ -13,11 +13,13 @@ SPLIT_SEEDS = {"train": 0, "test": 500_000_000}
 """Item i of a data set is made from seed + i, so splits start far apart."""
 
 
-def rows(name: str, split: str, size: int, seed: int) -> list[dict[str, Any]]:
+def rows(name: str, split: str, size: int, seed: int, **settings: Any) -> list[dict[str, Any]]:
     """Rows of the task ``name`` in verl's schema; ``cohort.rewards.reasoning_gym`` grades them.
 
     ``extra_info.entry`` is the library's own record as JSON: its graders read it. A few graders of the library
     give their own answer no full mark (rubiks_cube, rush_hour, ...); look at the scores of yours.
+
+    ``settings`` are the task's own, such as ``min_terms`` of chain_sum.
 
     Raises:
         UserError: the library is absent, it has no such task, or the task cannot be made without settings.
@@ -31,7 +33,7 @@ def rows(name: str, split: str, size: int, seed: int) -> list[dict[str, Any]]:
         near = difflib.get_close_matches(name, DATASETS, n=3) or sorted(DATASETS)[:3]
         raise UserError(f"reasoning-gym has no task {name!r}; near it are {', '.join(near)} ({len(DATASETS)} in all)")
     try:
-        data = reasoning_gym.create_dataset(name, size=size, seed=seed + SPLIT_SEEDS[split])
+        data = reasoning_gym.create_dataset(name, size=size, seed=seed + SPLIT_SEEDS[split], **settings)
     except (AssertionError, TypeError, ValueError) as error:
         raise UserError(f"reasoning-gym task {name} with --size {size}: {error}") from error
     return [_row(name, split, i, data[i]) for i in range(size)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,10 +40,12 @@ class HeldModel:
         UserError: naming the class, if its attention is anything but plain full causal attention.
     """
 
-    def __init__(self, model: nn.Module, *, dtype: torch.dtype | None, max_model_len: int | None) -> None:
+    def __init__(
+        self, model: nn.Module, *, dtype: torch.dtype | None, max_model_len: int | None, own_copy: bool = False
+    ) -> None:
         own = base_model(model).dtype
-        self.copied = dtype is not None and dtype != own
-        self.module = cast_copy(model, cast(torch.dtype, dtype)) if self.copied else model
+        self.copied = own_copy or (dtype is not None and dtype != own)
+        self.module = cast_copy(model, dtype or own) if self.copied else model
         self.base = base_model(self.module)
         self.max_model_len = longest_input(self.base, max_model_len)
         reason = _not_fully_causal(self.base, self.max_model_len)

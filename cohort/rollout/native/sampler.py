@@ -38,6 +38,7 @@ class NativeSampler:
         slots: completions that run at a time; each has a place in the preallocated cache.
         dtype: type of one cast copy to sample from; None samples from ``model``.
         max_model_len: longest prompt with its completion; None is the model's own limit.
+        own_copy: sample from a copy of ``model`` even in its own type: the trained weights live elsewhere.
 
     Raises:
         UserError: naming the model's class, if its attention is not plain full causal attention.
@@ -52,12 +53,13 @@ class NativeSampler:
         slots: int = 128,
         dtype: torch.dtype | None = None,
         max_model_len: int | None = None,
+        own_copy: bool = False,
     ) -> None:
         if slots < 1:
             raise UserError(f"rollout slots={slots} must be at least 1")
         self._tokenizer = tokenizer
         self._eos_ids = frozenset(eos_ids)
-        self._engine = Engine(HeldModel(model, dtype=dtype, max_model_len=max_model_len), slots)
+        self._engine = Engine(HeldModel(model, dtype=dtype, max_model_len=max_model_len, own_copy=own_copy), slots)
         self._futures: dict[Row, asyncio.Future[Completion]] = {}
         self._numbers = count()
         self._driver: asyncio.Task[None] | None = None

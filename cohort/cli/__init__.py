@@ -1,0 +1,1 @@
+"""The ``cohort`` command. One file per subcommand; each is imported when it is asked for."""

@@ -1,0 +1,39 @@
+"""``algorithm.*``: advantages, and the KL in the reward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cohort.config.schema.actor import KLKind
+from cohort.config.schema.limits import NonNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLControl:
+    """The coefficient of the KL in the reward."""
+
+    type: Literal["fixed", "adaptive"] = "fixed"
+    """fixed stays at kl_coef; adaptive moves it until the KL is near target_kl."""
+    kl_coef: NonNegative = 0.001
+    """Weight of the KL in the reward, at the start."""
+    target_kl: Positive = 0.1
+    """The KL that adaptive aims at."""
+    horizon: Positive = 10000.0
+    """Answers over which adaptive corrects."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """From rewards to advantages."""
+
+    adv_estimator: Literal["grpo"] = "grpo"
+    """grpo: an answer's score minus the mean of its group (DeepSeekMath, arXiv 2402.03300)."""
+    norm_adv_by_std_in_grpo: bool = True
+    """Divide by the group's standard deviation; false is Dr. GRPO (arXiv 2503.20783)."""
+    use_kl_in_reward: bool = False
+    """Subtract the KL to the reference model from the reward of each token."""
+    kl_penalty: KLKind = "kl"
+    """Estimator of that KL."""
+    kl_ctrl: KLControl = field(default_factory=KLControl)
+    """Coefficient of that KL."""
