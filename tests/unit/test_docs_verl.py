@@ -8,7 +8,9 @@ from cohort.config.verl import COHORT_ONLY, DEVIATIONS, INERT, REFUSED, RENAMED
 from tests.pages import GENERATED, PAGES, ROOT
 
 PAGE = (ROOT / "docs" / "coming_from_verl.md").read_text(encoding="utf-8")
-KEY = re.compile(r"(?<![\w./-])((?:data|actor_rollout_ref|algorithm|reward|custom_reward_function|trainer)\.[a-z_]+(?:\.[a-z_]+)*)(?=[=`\s,:)}])")
+KEY = re.compile(
+    r"(?<![\w./-])((?:data|actor_rollout_ref|algorithm|reward|custom_reward_function|trainer)\.[a-z_]+(?:\.[a-z_]+)*)(?=[=`\s,:)}])"
+)
 
 
 def test_every_deviation_of_a_default_is_listed():
