@@ -1,4 +1,4 @@
-"""Grades ``... #### 632``: the answer after the last mark, compared with the key. Imports no torch."""
+"""Grades ``... #### 132``: the answer after the last mark, compared with the key. Imports no torch."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from cohort.starter import tokenizer as tokenizer_module
 from cohort.starter.supervised import Progress, Recipe, Starter, measure, single_thread, train
 
 CARD = "starter.json"
-CARD_PROBLEMS = 1024
+CARD_PROBLEMS = 800
 """Held-out problems behind the accuracies on the card."""
 SOURCES: tuple[ModuleType, ...] = (arithmetic, arithmetic_reward, model_module, supervised, tokenizer_module)
 

@@ -1,6 +1,6 @@
 """A character tokenizer with a chat template: printable ASCII and the newline, everything else is ``<unk>``.
 
-<user>347+285=<assistant>7+5=12 4+8+1=13 3+2+1=6 #### 632<eos>
+<user>47+85=<assistant>7+5=12 4+8+1=13 #### 132<eos>
 """
 
 from __future__ import annotations

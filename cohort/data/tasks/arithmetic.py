@@ -21,6 +21,8 @@ from cohort.errors import UserError
 DATA_SOURCE = "cohort/arithmetic"
 SHARES = {"test": 10, "train": 40, "starter": 50}
 """Percentage of all problems in each split."""
+DIGITS = 2
+"""Of each operand, unless said otherwise; what the starter model learns."""
 MAX_DIGITS = 9
 
 
@@ -35,7 +37,7 @@ def split_of(a: int, b: int) -> str:
     raise AssertionError("the shares add up to 100")
 
 
-def problems(split: str, seed: int, *, digits: int = 3) -> Iterator[tuple[int, int]]:
+def problems(split: str, seed: int, *, digits: int = DIGITS) -> Iterator[tuple[int, int]]:
     """Endless operands of ``split``, each of exactly ``digits`` digits; a pure function of its arguments.
 
     A pair may come again; ``rows`` drops repetitions.
@@ -48,14 +50,14 @@ def problems(split: str, seed: int, *, digits: int = 3) -> Iterator[tuple[int, i
             yield a, b
 
 
-def rows(split: str, size: int, seed: int, *, digits: int = 3) -> list[dict[str, Any]]:
+def rows(split: str, size: int, seed: int, *, digits: int = DIGITS) -> list[dict[str, Any]]:
     """``size`` different problems of ``split`` in verl's schema.
 
     Args:
         split: "train", "test", or "starter" (the starter model's own training problems).
         size: how many.
         seed: names the draw. A problem's split does not depend on it.
-        digits: digits of each operand, 1 to 9. The starter model knows three.
+        digits: digits of each operand, 1 to 9. The starter model knows two.
 
     Raises:
         UserError: for a split that does not exist, or more problems than there are.
@@ -64,8 +66,7 @@ def rows(split: str, size: int, seed: int, *, digits: int = 3) -> list[dict[str,
         raise UserError(f"arithmetic has no split {split!r}; there are {', '.join(SHARES)}")
     if not 1 <= digits <= MAX_DIGITS:
         raise UserError(f"arithmetic: digits={digits} is out of range; give 1 to {MAX_DIGITS}")
-    # Half of the expected number of problems is left as a margin: the split is drawn by a hash.
-    most = (9 * 10 ** (digits - 1)) ** 2 * SHARES[split] // 200
+    most = available(split, digits)
     if not 1 <= size <= most:
         raise UserError(f"arithmetic: size={size} is out of range; split {split} of {digits} digits gives 1 to {most}")
     drawn: dict[tuple[int, int], None] = {}
@@ -76,15 +77,23 @@ def rows(split: str, size: int, seed: int, *, digits: int = 3) -> list[dict[str,
     return [_row(split, index, a, b) for index, (a, b) in enumerate(drawn)]
 
 
+def available(split: str, digits: int) -> int:
+    """How many problems ``split`` can give: all of them up to two digits, then half of the expected number."""
+    low, high = 10 ** (digits - 1), 10**digits
+    if digits > 2:
+        return (high - low) ** 2 * SHARES[split] // 200
+    return sum(split_of(a, b) == split for a in range(low, high) for b in range(low, high))
+
+
 def question(a: int, b: int) -> str:
-    """What the user writes: ``347+285=``."""
+    """What the user writes: ``47+85=``."""
     return f"{a}+{b}="
 
 
 def worked_answer(a: int, b: int) -> str:
-    """Addition by columns from the right, carries written out: ``7+5=12 4+8+1=13 3+2+1=6 #### 632``.
+    """Addition by columns from the right, carries written out: ``7+5=12 4+8+1=13 #### 132``.
 
-    After the mark stands the answer, as in GSM8K. This is what the starter model was shown; the reward does
+    After the mark stands the answer, as in GSM8K. The starter model was shown such answers; the reward does
     not look at the working.
     """
     left, right = str(a)[::-1], str(b)[::-1]
@@ -98,11 +107,26 @@ def worked_answer(a: int, b: int) -> str:
     return f"{' '.join(columns)} #### {a + b}"
 
 
-def demonstrations(seed: int, size: int) -> Iterator[list[tuple[str, str]]]:
-    """Endless batches of ``size`` (question, worked answer) pairs from the starter's own split."""
+def direct_answer(a: int, b: int) -> str:
+    """The answer alone: ``#### 132``."""
+    return f"#### {a + b}"
+
+
+def demonstrations(seed: int, size: int, *, worked: float) -> Iterator[list[tuple[str, str]]]:
+    """Endless batches of ``size`` (question, right answer) pairs from the starter's own split.
+
+    Args:
+        seed: names the draw.
+        size: pairs per batch.
+        worked: share of worked answers, drawn at random; the others are direct ones.
+    """
     source = problems("starter", seed)
+    style = random.Random(f"{DATA_SOURCE}/style/{seed}")
     while True:
-        yield [(question(a, b), worked_answer(a, b)) for a, b in islice(source, size)]
+        yield [
+            (question(a, b), (worked_answer if style.random() < worked else direct_answer)(a, b))
+            for a, b in islice(source, size)
+        ]
 
 
 def _row(split: str, index: int, a: int, b: int) -> dict[str, Any]:
