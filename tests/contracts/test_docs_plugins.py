@@ -14,6 +14,7 @@ from cohort.data.tasks import TASKS, register_task, task_rows
 from cohort.metrics import read
 from cohort.rewards.custom import load_custom
 from cohort.rewards.runner import RewardRunner
+from cohort.trainer.measure import Stopwatch
 from cohort.types import Author, FinishReason, Rollout
 from tests.pages import ROOT, blocks, file_of
 from tests.rig import build_parts, build_trainer
