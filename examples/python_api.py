@@ -2,7 +2,7 @@
 
 import cohort
 
-rows = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(300, 316) for b in range(200, 204)]
+rows = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(30, 46) for b in range(20, 24)]
 
 run = cohort.train(
     "starter",  # or the folder or hub name of a model

@@ -121,3 +121,9 @@ def test_links_lead_somewhere(page):
 def test_the_readme_names_every_page():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in readme] == []
+
+
+def test_the_python_example_is_as_short_as_the_readme_says():
+    lines = (ROOT / "examples" / "python_api.py").read_text(encoding="utf-8").count("\n")
+    assert lines < 25
+    assert f"a whole script of {lines} lines" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,94 @@
+"""docs/metrics.md lists what a run logs: every number has an entry, and every entry is logged."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from cohort.protocols import Sampling
+from cohort.trainer.checkpoint import Checkpoints
+from cohort.trainer.kl import KLController
+from cohort.trainer.loop import Schedule, fit
+from cohort.trainer.validator import Validator
+from cohort.types import Rollout, Score
+from tests.pages import ROOT
+from tests.rig import build_parts, build_trainer
+
+PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+ENTRIES = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
+ON_A_GPU = {"perf/max_memory_allocated_gb"}
+
+
+def pattern(entry: str) -> re.Pattern[str]:
+    escaped = re.sub(r"@[Nn]\b", "@NUMBER", entry)
+    escaped = re.sub(r"<\w+>", "WORD", escaped)
+    return re.compile(re.escape(escaped).replace("@NUMBER", r"@\d+").replace("WORD", r"[\w/.-]+?"))
+
+
+class Numbers:
+    """A watcher that keeps every name."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.names |= metrics.keys()
+
+    def step(self, record) -> None: ...
+
+    def validation(self, step, evaluation) -> None: ...
+
+    def note(self, line) -> None: ...
+
+
+def graded(rollout: Rollout) -> Score:
+    even = float(sum(rollout.response_ids) % 2)
+    return Score(value=even, parts={"acc": even, "brief": 1.0, "pred": str(even)})
+
+
+def logged(tmp_path, *, n: int, entropy_coeff: float = 0.0, of_parts=None, **options) -> set[str]:
+    parts = build_parts(**(of_parts or {}))
+    parts.actor.objective = replace(parts.actor.objective, entropy_coeff=entropy_coeff)
+    trainer = build_trainer(parts, reward=graded, tokens=6, **options)
+    prompts = [replace(p, data_source="made/up") for p in trainer.prompts.batch(0, 2)]
+    validator = Validator(trainer, prompts, sampling=Sampling(max_tokens=6), n=n, also_greedy=n > 1)
+    watcher = Numbers()
+    schedule = Schedule(total_steps=1, test_freq=1, val_before_train=False)
+    fit(trainer, schedule=schedule, watcher=watcher, checkpoints=Checkpoints(tmp_path), validate=validator)
+    trainer.close()
+    return watcher.names
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory) -> set[str]:
+    """What three tiny runs log: one update, several with every term in the loss, and a KL in the reward."""
+    folder = tmp_path_factory.mktemp("metrics")
+    everything = {"reference": True, "kl_coef": 0.01}
+    return (
+        logged(folder, n=1)
+        | logged(folder, n=4, minibatch=2, entropy_coeff=0.01, of_parts=everything)
+        | logged(folder, n=2, kl_reward=KLController(coef=0.1, kind="kl"), of_parts={"reference": True})
+    )
+
+
+def test_every_number_has_an_entry(names):
+    patterns = [pattern(entry) for entry in ENTRIES]
+    assert sorted(name for name in names if not any(p.fullmatch(name) for p in patterns)) == []
+
+
+def test_every_entry_is_logged(names):
+    assert [e for e in ENTRIES if e not in ON_A_GPU and not any(pattern(e).fullmatch(name) for name in names)] == []
+
+
+def test_no_entry_stands_twice():
+    assert len(ENTRIES) == len(set(ENTRIES)) > 100
+
+
+def test_metrics_named_on_other_pages_have_an_entry():
+    prefix = r"`((?:actor|critic|training|rollout_corr|response_length|perf|timing_s|val-core|val-aux)/[^`\s]+)`"
+    patterns = [pattern(entry) for entry in ENTRIES]
+    for page in (ROOT / "docs").glob("*.md"):
+        for name in re.findall(prefix, page.read_text(encoding="utf-8")):
+            generic = re.sub(r"@[Nn]", "@8", re.sub(r"<\w+>", "x", name))
+            assert name.endswith("*") or any(p.fullmatch(generic) for p in patterns), f"{page.name}: {name}"
