@@ -80,6 +80,7 @@ def build_learner(
         compute_dtype=dtype,
         budget=train_budget(config),
         log_prob_budget=log_prob_budget(rollout),
+        entropy=config.actor_rollout_ref.actor.calculate_entropy,
         reduce=reduce,
         tokenizer=tokenizer,
     )

@@ -66,7 +66,7 @@ def assemble(
     device = pick_device(config.trainer.device)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
-    console = Console(sample_every=max(config.trainer.sample_freq, 0)) if "console" in config.trainer.logger else None
+    console = build_console(config)
     say: Say = console.note if console else _silent
     path = model_path(config, console.busy if console else _silent)
     tokenizer = build_tokenizer(config, path)
@@ -134,6 +134,13 @@ def begin(trainer: Trainer, checkpoints: Checkpoints, place: Place, say: Say) ->
         return
     checkpoints.restore(trainer, place.checkpoint)
     say(f"going on from {place.checkpoint}")
+
+
+def build_console(config: Config) -> Console | None:
+    """What a person sees, where ``trainer.logger`` asks for it."""
+    if "console" not in config.trainer.logger:
+        return None
+    return Console(sample_every=max(config.trainer.sample_freq, 0), val_answers=config.trainer.log_val_generations)
 
 
 def _silent(_line: str) -> None:

@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=None, help="prompts in flight together; default: all")
     parser.add_argument("--reward", metavar="NAME|FILE.py[:FUNCTION]", help="default: the built-in of each data_source")
     parser.add_argument("--reward-workers", type=int, default=2, help="processes for rewards; 0 runs them inline")
+    parser.add_argument(
+        "--max-unscorable-rate", type=float, default=0.1, help="above this share it is an error (default: %(default)s)"
+    )
     parser.add_argument("--out", metavar="FILE.jsonl", help="also write every answer here")
 
 
@@ -31,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from cohort.data.dataset import build_prompts
     from cohort.data.files import load_rows
     from cohort.rewards.runner import RewardRunner
+    from cohort.rewards.unscorable import check_unscorable
     from cohort.rollout.collect import collect
     from cohort.trainer.evaluate import evaluate
 
@@ -58,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         reward.close()
         inference.event_loop.close()
     report(evaluation, args.out)
+    check_unscorable([rollout.score for rollout in evaluation.rollouts], args.max_unscorable_rate)
     return 0
 
 

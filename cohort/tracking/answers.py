@@ -32,6 +32,12 @@ def choose(groups: Sequence[Group], step: int) -> list[tuple[str, Rollout]]:
     return chosen + ([("random", draw.choice(others))] if others else [])
 
 
+def some(rollouts: Sequence[Rollout], number: int) -> list[tuple[str, Rollout]]:
+    """(label, answer): ``number`` answers of a validation, the same ones each time, so that they can be compared."""
+    positions = random.Random(42).sample(range(len(rollouts)), min(number, len(rollouts)))
+    return [("answer", rollouts[i]) for i in sorted(positions)]
+
+
 def value(rollout: Rollout) -> float | None:
     """The score's value, None where the answer was not graded."""
     return rollout.score.value if rollout.score else None

@@ -25,6 +25,7 @@ from cohort.tracking.progress import ProgressBar
 if TYPE_CHECKING:
     from cohort.protocols import StepRecord
     from cohort.trainer.evaluate import Evaluation, Summary
+    from cohort.types import Rollout
 
 WIDEST = 100  # columns; longer lines are hard to read
 HEADER_EVERY = 25  # lines
@@ -62,6 +63,7 @@ class Console:
         total_steps: training steps of the whole run; 0 where ``follow`` will tell.
         first_step: steps that were done before.
         sample_every: show answers at the first step and at every multiple of this many; 0 shows none.
+        val_answers: answers of each validation to show.
         output: where to write; None is standard output.
         clock: seconds since some moment, for the time left.
     """
@@ -72,11 +74,13 @@ class Console:
         total_steps: int = 0,
         first_step: int = 0,
         sample_every: int = 10,
+        val_answers: int = 0,
         output: rich.console.Console | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.rich = output or standard_output()
         self.sample_every = sample_every
+        self.val_answers = val_answers
         self.bar = ProgressBar(self.rich, total=total_steps, done=first_step, clock=clock)
         self.lines_since_header = HEADER_EVERY
         self.explained = False
@@ -148,6 +152,8 @@ class Console:
             if summary.unscorable:
                 reasons = [r.reason for r in evaluation.results if r.score is None]
                 self._remark(unscorable_text(summary.unscorable, summary.answers, reasons), "yellow")
+        if self.val_answers:
+            self._show(answers.some(evaluation.rollouts, self.val_answers), "held-out answers")
         if step <= self.bar.first:
             self.bar.restart()
         self.bar.show()
@@ -231,9 +237,11 @@ class Console:
         self.lines_since_header = 0
 
     def _answers(self, record: StepRecord) -> None:
+        self._show(answers.choose(record.collected or record.groups, record.step), f"answers at step {record.step}")
+
+    def _show(self, chosen: Sequence[tuple[str, Rollout]], title: str) -> None:
         width = min(self.rich.width, WIDEST)
-        chosen = answers.choose(record.collected or record.groups, record.step)
-        self._print(self._rule(f"answers at step {record.step}", "dim", "dim"))
+        self._print(self._rule(title, "dim", "dim"))
         for line in answers.render(chosen, width=width, newline=self.newline):
             self._print(line)
         self._print(self._rule("", "dim", "dim"))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cohort.protocols import Sampling
+from cohort.rewards.unscorable import check_unscorable
 from cohort.rollout.collect import collect
 from cohort.trainer.evaluate import Evaluation, evaluate
 from cohort.trainer.trainer import Trainer
@@ -42,7 +43,11 @@ class Validator:
         self.also_greedy = also_greedy and sampling.temperature > 0
 
     def __call__(self) -> Evaluation:
-        """One pass over the validation set."""
+        """One pass over the validation set.
+
+        Raises:
+            UserError: where too many answers could not be scored, with the reward's own traceback.
+        """
         evaluation = self._evaluate(self.sampling, self.n)
         if not self.also_greedy:
             return evaluation
@@ -62,4 +67,6 @@ class Validator:
             collect=collect,
             batch_size=self.batch_size,
         )
-        return trainer.event_loop.run(work)
+        evaluation = trainer.event_loop.run(work)
+        check_unscorable([rollout.score for rollout in evaluation.rollouts], trainer.screen.max_unscorable_rate)
+        return evaluation

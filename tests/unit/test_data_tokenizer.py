@@ -97,5 +97,5 @@ def test_no_tokenizer_is_one_line(tmp_path):
     with pytest.raises(UserError, match="has no tokenizer that loads") as caught:
         load_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="actor_rollout_ref.model.path=.*nope is no folder, and no hub model"):
+    with pytest.raises(UserError, match="actor_rollout_ref.model.path=.*nope: no such folder"):
         load_tokenizer(tmp_path / "nope")

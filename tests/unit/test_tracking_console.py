@@ -332,3 +332,13 @@ def test_words():
     assert (wording.plural(1, "prompt"), wording.plural(1200, "prompt")) == ("1 prompt", "1,200 prompts")
     assert wording.shortened("abcdefghijkl", 9) == "ab ... kl"
     assert wording.safe("a\n\n b\x07\u202e", newline="|") == "a| b\\x07\\u202e"
+
+
+def test_answers_of_a_validation_are_shown_where_asked_for():
+    groups = records.groups(3, 4, skill=0.5)
+    rollouts = tuple(rollout for group in groups for rollout in group.rollouts)
+    results = tuple(Result.of(rollout, i // 4) for i, rollout in enumerate(rollouts))
+    made, text = console(total_steps=2, val_answers=2)
+    made.validation(0, Evaluation(results=results, rollouts=rollouts))
+    assert "held-out answers" in text()
+    assert text().count("     answer") == 2

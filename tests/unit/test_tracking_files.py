@@ -189,7 +189,7 @@ def recompute(samples: list[Sample]) -> dict[str, float]:
         "rollout_corr/k3_kl": (np.exp(difference) - difference - 1).mean(),
     }
     for name in ("acc", "format"):
-        values = [float(s.reward_parts[name]) for s in samples if name in s.reward_parts]
+        values = [float(s.reward_parts[name]) for s in samples if name in s.reward_parts and s.score is not None]
         found[f"reward/{name}/mean"] = float(np.mean(values))
     cohorts = [[s for s in samples if s.group == g] for g in {s.group for s in samples}]
     scores = [[s.score for s in cohort if s.score is not None] for cohort in cohorts]

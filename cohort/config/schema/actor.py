@@ -91,7 +91,7 @@ class Actor:
     """The constant that seq-mean-token-sum-norm (Dr. GRPO) divides by."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus."""
-    calculate_entropy: bool = False
+    calculate_entropy: bool = True
     """Compute and log the entropy of the policy although entropy_coeff is 0."""
     use_kl_loss: bool = False
     """Add the KL to the reference model to the loss."""

@@ -41,7 +41,7 @@ class Trainer:
     sample_freq: Every = 10
     """Show a few sample answers on the console every so many steps; -1 never."""
     log_val_generations: Annotated[int, Range(low=0)] = 0
-    """Validation answers that are shown and logged after each validation."""
+    """Validation answers that the console shows after each validation, the same ones each time."""
     rollout_data_dir: str | None = None
     """Folder that also gets every training sample as STEP.jsonl; rollouts/*.parquet is always written."""
     validation_data_dir: str | None = None
