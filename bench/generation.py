@@ -148,8 +148,9 @@ def matmul_speed() -> float:
 def main() -> None:
     """Runs the cases and prints the ratios."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="one round, the two cases with prompts of 128 tokens")
+    parser.add_argument("--quick", action="store_true", help="one round, prompts of 128 tokens only")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--bf16", action="store_true", help="measure model.generate in bfloat16 too")
     args = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -158,7 +159,7 @@ def main() -> None:
     parameters = sum(p.numel() for p in model.parameters())
     sampler = NativeSampler(model, eos_ids=())
     narrow = make_model().to(torch.bfloat16) if args.bf16 else None
-    cases = [c for c in CASES if not args.quick or c.prompt == 128]
+    cases = [c for c in CASES if args.only in c.name and (not args.quick or c.prompt == 128)]
     table = Table("case", "native s", "generate s", "generate bf16 s", "ratio", "tokens/s", "matmul GF/s", "of limit")
     for case in cases:
         ours, theirs, half, speed = [], [], [], []

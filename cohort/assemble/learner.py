@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES, Advantages
 from cohort.config.schema import Config
@@ -19,28 +20,40 @@ from cohort.models.optim import OptimSettings
 from cohort.models.policy import LocalPolicy
 from cohort.models.precision import resolve_precision
 from cohort.models.reference import AdapterOff, LocalReference
-from cohort.protocols import Reduce, Reference
+from cohort.protocols import Policy, Reduce, Reference
 from cohort.trainer.kl import KLController
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def nothing_to_close() -> None:
+    """What ends with a learner in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """The models of a run on one device.
+    """The models of a run.
 
     Attributes:
         actor: the trainable policy.
         reference: the frozen model, where a KL term needs one.
+        model: the model in this process that the sampler holds, or copies where the actor is remote.
         compute_dtype: what forward and backward passes compute in.
         parameters: size of the model.
+        notes: what a person should know about how it runs.
+        remote: the trained weights are in other processes.
+        close: ends those processes; may be called twice.
     """
 
-    actor: LocalPolicy
+    actor: Policy
     reference: Reference | None
+    model: nn.Module
     compute_dtype: torch.dtype
     parameters: int
+    notes: tuple[str, ...] = ()
+    remote: bool = False
+    close: Callable[[], None] = nothing_to_close
 
 
 def build_learner(
@@ -53,56 +66,65 @@ def build_learner(
     reduce: Reduce | None = None,
 ) -> Learner:
     """Actor and reference on ``device``; also what each replica of a larger run builds for itself."""
-    settings, actor_config = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
-
-    def fresh():
-        return load_model(
-            model_path,
-            device=device,
-            trust_remote_code=settings.trust_remote_code,
-            override_config=settings.override_config,
-        )
-
-    model = fresh()
+    rollout, lora_rank = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.lora_rank
+    model = load(config, model_path, device)
     parameters = model.num_parameters()
-    dtype = resolve_precision(device, parameters, actor_config.dtype)
-    temperature = config.actor_rollout_ref.rollout.temperature
-    layout = build_layout(config)
-    trained = model
-    if settings.lora_rank:
-        trained = add_lora(
-            model,
-            rank=settings.lora_rank,
-            alpha=settings.lora_alpha,
-            target_modules=settings.target_modules,
-            exclude_modules=settings.exclude_modules,
-        )
+    dtype = resolve_precision(device, parameters, config.actor_rollout_ref.actor.dtype)
+    trained = with_lora(config, model) if lora_rank else model
     actor = LocalPolicy(
         trained,
         objective=build_objective(config),
         optim=build_optim(config, total_steps),
-        temperature=temperature,
-        layout=layout,
+        temperature=rollout.temperature,
+        layout=build_layout(config),
         compute_dtype=dtype,
         budget=train_budget(config),
-        log_prob_budget=log_prob_budget(config.actor_rollout_ref.rollout),
+        log_prob_budget=log_prob_budget(rollout),
         reduce=reduce,
         tokenizer=tokenizer,
     )
     reference: Reference | None = None
     if needs_reference(config):
-        reference = (
-            AdapterOff(actor)
-            if settings.lora_rank
-            else LocalReference(
-                fresh(),
-                temperature=temperature,
-                layout=layout,
-                compute_dtype=dtype,
-                budget=log_prob_budget(config.actor_rollout_ref.ref),
-            )
-        )
-    return Learner(actor=actor, reference=reference, compute_dtype=dtype, parameters=parameters)
+        reference = AdapterOff(actor) if lora_rank else frozen(config, load(config, model_path, device), dtype)
+    return Learner(
+        actor=actor,
+        reference=reference,
+        model=trained,
+        compute_dtype=dtype,
+        parameters=parameters,
+        notes=(actor.layout_note,) if actor.layout_note else (),
+    )
+
+
+def load(config: Config, path: str, device: torch.device) -> PreTrainedModel:
+    """The model as its folder has it, in float32."""
+    settings = config.actor_rollout_ref.model
+    return load_model(
+        path, device=device, trust_remote_code=settings.trust_remote_code, override_config=settings.override_config
+    )
+
+
+def with_lora(config: Config, model: PreTrainedModel) -> nn.Module:
+    """``model`` frozen, with trainable adapters."""
+    settings = config.actor_rollout_ref.model
+    return add_lora(
+        model,
+        rank=settings.lora_rank,
+        alpha=settings.lora_alpha,
+        target_modules=settings.target_modules,
+        exclude_modules=settings.exclude_modules,
+    )
+
+
+def frozen(config: Config, model: PreTrainedModel, dtype: torch.dtype) -> LocalReference:
+    """The reference, a model of its own."""
+    return LocalReference(
+        model,
+        temperature=config.actor_rollout_ref.rollout.temperature,
+        layout=build_layout(config),
+        compute_dtype=dtype,
+        budget=log_prob_budget(config.actor_rollout_ref.ref),
+    )
 
 
 def needs_reference(config: Config) -> bool:

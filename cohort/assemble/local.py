@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import torch
 
-from cohort.assemble.inputs import (
-    Inputs,
-    Row,
-    Say,
-    build_inputs,
-    build_reward,
-    model_path,
-    training_sampling,
-    validation_sampling,
-)
+from cohort.assemble.cluster import build_replicas
+from cohort.assemble.inputs import Inputs, Row, Say, build_inputs, build_reward, model_path
 from cohort.assemble.learner import Learner, build_advantage, build_kl_reward, build_learner
 from cohort.assemble.run import Run
 from cohort.assemble.samplers import build_sampler
-from cohort.config.load import to_yaml
+from cohort.assemble.surroundings import (
+    build_facts,
+    build_plan,
+    build_schedule,
+    build_validator,
+    build_watchers,
+    find_place,
+    steps_of,
+    with_precision,
+)
 from cohort.config.rules import describe_batch
 from cohort.config.schema import Config
 from cohort.data.loader import PromptLoader
 from cohort.data.tokenizer import eos_ids, load_tokenizer
-from cohort.errors import UserError
 from cohort.models.build import pick_device
 from cohort.models.forward import causal_lm
+from cohort.rewards.runner import RewardRunner
 from cohort.rollout.environment import SingleTurn
-from cohort.tracking.base import Run as RunFacts
-from cohort.tracking.base import Trackers, build_trackers, check_names
+from cohort.tracking.base import check_names
 from cohort.tracking.console import Console
 from cohort.trainer.checkpoint import Checkpoints
-from cohort.trainer.loop import Schedule
-from cohort.trainer.run_folder import Place, choose
+from cohort.trainer.run_folder import Place
 from cohort.trainer.screen import Screen
-from cohort.trainer.trainer import Plan, Trainer
-from cohort.trainer.validator import Validator
+from cohort.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -77,18 +73,49 @@ def assemble(
     inputs = build_inputs(config, tokenizer, rows=rows, val_rows=val_rows, say=say)
     total_steps = steps_of(config, len(inputs.training))
     place = find_place(config, total_steps)
-    live: dict[str, object] = {"tokenizer": tokenizer}
-    runner = build_reward(config, tokenizer, inputs, function=reward, live=live, say=say)
+    with ExitStack() as undo:  # what is open when something goes wrong is closed again
+        live = {"tokenizer": tokenizer, "sampler": None}  # the sampler follows when there is a model
+        runner = build_reward(config, tokenizer, inputs, function=reward, live=live, say=say)
+        undo.callback(runner.close)
+        make = build_replicas if config.trainer.n_gpus_per_node > 1 else build_learner
+        learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
+        undo.callback(learner.close)
+        trainer = build_trainer(config, inputs, learner, runner, tokenizer)
+        checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
+        begin(trainer, checkpoints, place, say)
+        resolved = with_precision(config, learner)
+        trackers = build_watchers(resolved, place, total_steps, trainer.steps, console)
+        undo.pop_all()
+    for note in learner.notes:
+        say(note)
+    return Run(
+        trainer=trainer,
+        schedule=build_schedule(config, total_steps),
+        checkpoints=checkpoints,
+        trackers=trackers,
+        console=console,
+        validator=build_validator(config, trainer, inputs),
+        folder=place.folder,
+        title=title,
+        sentences=describe_batch(config),
+        facts=build_facts(resolved, path, learner, inputs, device, place),
+        close_learner=learner.close,
+    )
 
-    learner = build_learner(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
-    model = causal_lm(learner.actor.model)
+
+def build_trainer(
+    config: Config, inputs: Inputs, learner: Learner, runner: RewardRunner, tokenizer: PreTrainedTokenizerBase
+) -> Trainer:
+    """The training step over these parts."""
+    model = causal_lm(learner.model)
     ends = eos_ids(tokenizer, model.config, model.generation_config, **config.data.apply_chat_template_kwargs)
-    longest = max(len(prompt.ids) for prompt in [*inputs.training, *inputs.validation])
+    everything = [*inputs.training, *inputs.validation]
+    longest = max(len(prompt.ids) for prompt in everything)
     sampler = build_sampler(config, learner, tokenizer=tokenizer, eos_ids=ends, longest_prompt=longest)
     runner.live["sampler"] = sampler
-    trainer = Trainer(
+    return Trainer(
         plan=build_plan(config),
-        prompts=PromptLoader(inputs.training or inputs.validation, seed=config.data.seed, shuffle=config.data.shuffle),
+        prompts=PromptLoader(inputs.training or everything, seed=config.data.seed, shuffle=config.data.shuffle),
         environment=SingleTurn(tokenizer),
         sampler=sampler,
         reward=runner,
@@ -98,27 +125,15 @@ def assemble(
         kl_reward=build_kl_reward(config),
         screen=Screen(max_unscorable_rate=config.reward.max_unscorable_rate),
     )
-    checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
-    if place.checkpoint:
-        checkpoints.restore(trainer, place.checkpoint)
-        say(f"going on from {place.checkpoint}")
-    else:
+
+
+def begin(trainer: Trainer, checkpoints: Checkpoints, place: Place, say: Say) -> None:
+    """Restores the checkpoint that the run goes on from, or hands the sampler its first weights."""
+    if place.checkpoint is None:
         trainer.publish()
-    if learner.actor.layout_note:
-        say(learner.actor.layout_note)
-    resolved = with_precision(config, learner)
-    return Run(
-        trainer=trainer,
-        schedule=build_schedule(config, total_steps),
-        checkpoints=checkpoints,
-        trackers=build_watchers(resolved, place, total_steps, trainer.steps, console),
-        console=console,
-        validator=build_validator(config, trainer, inputs),
-        folder=place.folder,
-        title=title,
-        sentences=describe_batch(config),
-        facts=build_facts(resolved, path, learner, inputs, device, place, total_steps),
-    )
+        return
+    checkpoints.restore(trainer, place.checkpoint)
+    say(f"going on from {place.checkpoint}")
 
 
 def _silent(_line: str) -> None:
@@ -133,126 +148,3 @@ def build_tokenizer(config: Config, path: str) -> PreTrainedTokenizerBase:
         chat_template=model.custom_chat_template,
         trust_remote_code=model.trust_remote_code,
     )
-
-
-def build_plan(config: Config) -> Plan:
-    """The numbers of the algorithm."""
-    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    return Plan(
-        prompts=config.data.train_batch_size,
-        n=rollout.n,
-        minibatch=actor.ppo_mini_batch_size,
-        epochs=actor.ppo_epochs,
-        seed=rollout.seed,
-        shuffle=actor.data_loader_seed if actor.shuffle else None,
-        sampling=training_sampling(config),
-    )
-
-
-def steps_of(config: Config, prompts: int) -> int:
-    """Training steps of the whole run: what was asked for, or the passes over the data."""
-    trainer = config.trainer
-    return trainer.total_training_steps or max(1, trainer.total_epochs * prompts // config.data.train_batch_size)
-
-
-def find_place(config: Config, total_steps: int) -> Place:
-    """The run folder, and the checkpoint that the run goes on from.
-
-    Raises:
-        UserError: if the named checkpoint is not there, or leaves nothing to do.
-    """
-    trainer = config.trainer
-    folder = Path(os.path.expanduser(trainer.run_folder))
-    place = choose(folder, total_steps=total_steps, resume=trainer.resume_mode == "auto")
-    if trainer.resume_mode != "resume_path":
-        return place
-    checkpoint = Path(os.path.expanduser(trainer.resume_from_path or ""))
-    if not (checkpoint / "trainer.json").is_file():
-        raise UserError(
-            f"trainer.resume_from_path={checkpoint} is not a checkpoint; give a folder like RUN/checkpoints/step_20"
-        )
-    return replace(place, checkpoint=checkpoint)
-
-
-def build_schedule(config: Config, total_steps: int) -> Schedule:
-    """When things happen around the steps."""
-    trainer = config.trainer
-    return Schedule(
-        total_steps=total_steps,
-        test_freq=trainer.test_freq,
-        save_freq=trainer.save_freq,
-        val_before_train=trainer.val_before_train,
-        val_only=trainer.val_only,
-        max_seconds=trainer.max_minutes * 60 if trainer.max_minutes else None,
-    )
-
-
-def build_validator(config: Config, trainer: Trainer, inputs: Inputs) -> Validator | None:
-    """The validation, where there is a validation set."""
-    if not inputs.validation:
-        if config.trainer.val_only:
-            raise UserError("trainer.val_only=True needs a validation set; name one with data.val_files")
-        return None
-    val = config.actor_rollout_ref.rollout.val_kwargs
-    return Validator(
-        trainer,
-        inputs.validation,
-        sampling=validation_sampling(config),
-        n=val.n,
-        batch_size=config.data.val_batch_size,
-        also_greedy=val.also_greedy,
-    )
-
-
-def build_watchers(config: Config, place: Place, total_steps: int, done: int, console: Console | None) -> Trackers:
-    """Every tracker of the run; writes ``config.yaml`` into the run folder."""
-    trainer = config.trainer
-    place.folder.mkdir(parents=True, exist_ok=True)
-    (place.folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    if console:
-        console.follow(total_steps=total_steps, first_step=done)
-    facts = RunFacts(
-        folder=place.folder,
-        total_steps=total_steps,
-        first_step=done,
-        console=console,
-        rollout_folder=_folder(trainer.rollout_data_dir),
-        validation_folder=_folder(trainer.validation_data_dir),
-    )
-    return build_trackers(trainer.logger, facts)
-
-
-def _folder(name: str | None) -> Path | None:
-    return Path(os.path.expanduser(name)) if name else None
-
-
-def with_precision(config: Config, learner: Learner) -> Config:
-    """The config with ``auto`` replaced by what it came to, so that the run folder says it."""
-    arr = config.actor_rollout_ref
-    dtype: Any = str(learner.compute_dtype).removeprefix("torch.")
-    rollout = replace(arr.rollout, dtype=dtype if arr.rollout.dtype == "auto" else arr.rollout.dtype)
-    return replace(config, actor_rollout_ref=replace(arr, actor=replace(arr.actor, dtype=dtype), rollout=rollout))
-
-
-def build_facts(
-    config: Config,
-    path: str,
-    learner: Learner,
-    inputs: Inputs,
-    device: torch.device,
-    place: Place,
-    total_steps: int,
-) -> dict[str, str]:
-    """What the banner lists."""
-    arr = config.actor_rollout_ref
-    lora = f", LoRA rank {arr.model.lora_rank}" if arr.model.lora_rank else ""
-    validation = f", {len(inputs.validation)} held out" if inputs.validation else ""
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-    return {
-        "model": f"{path} ({learner.parameters / 1e6:.2f} M parameters{lora})",
-        "data": f"{config.data.task or ', '.join(config.data.train_files) or 'rows'}: {len(inputs.training)} prompts{validation}",
-        "precision": f"{arr.actor.dtype} compute, float32 weights; sampler {arr.rollout.name} in {arr.rollout.dtype}",
-        "device": f"{device}{threads}",
-        "steps": str(total_steps),
-        "run folder": str(place.folder),
-    }

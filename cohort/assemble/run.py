@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class Run:
         title: names the run on the banner.
         sentences: the batch arithmetic in words.
         facts: what the banner lists: model, data, precision, place.
+        close_learner: ends the replicas, if there are any.
         outcome: how the run ended; None until ``fit`` returned.
         picture: the curves; None until ``fit`` drew them.
     """
@@ -42,6 +44,7 @@ class Run:
     validator: Validator | None
     folder: Path
     title: str
+    close_learner: Callable[[], None]
     sentences: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     outcome: Outcome | None = None
@@ -69,8 +72,10 @@ class Run:
 
     def close(self) -> None:
         """Ends processes and files. May be called twice."""
-        self.trainer.close()
-        self.trackers.close()
+        with ExitStack() as stack:  # the last one first, and each even where another fails
+            stack.callback(self.close_learner)
+            stack.callback(self.trackers.close)
+            stack.callback(self.trainer.close)
 
     def _finish(self, outcome: Outcome) -> None:
         assert self.console is not None

@@ -9,6 +9,7 @@ from torch import nn
 
 from cohort.assemble.learner import Learner
 from cohort.config.schema import Config
+from cohort.models.forward import causal_lm
 from cohort.models.precision import resolve_precision
 from cohort.protocols import Sampler
 
@@ -30,18 +31,18 @@ def build_sampler(
         UserError: if the model is of a kind that the engine cannot run, or is too short for the data.
     """
     rollout = config.actor_rollout_ref.rollout
-    model = learner.actor.model
     dtype = learner.compute_dtype
     if rollout.dtype != "auto":
-        dtype = resolve_precision(learner.actor.device, learner.parameters, rollout.dtype)
+        dtype = resolve_precision(causal_lm(learner.model).device, learner.parameters, rollout.dtype)
     return make_sampler(
         rollout.name,
-        model,
+        learner.model,
         tokenizer=tokenizer,
         eos_ids=eos_ids,
         dtype=dtype,
         slots=rollout.max_num_seqs,
         max_model_len=longest_prompt + config.data.max_response_length,
+        own_copy=learner.remote,
     )
 
 
@@ -54,14 +55,19 @@ def make_sampler(
     dtype: torch.dtype,
     slots: int,
     max_model_len: int | None = None,
+    own_copy: bool = False,
 ) -> Sampler:
-    """The engine called ``name`` over ``model``."""
+    """The engine called ``name`` over ``model``; with ``own_copy`` over a copy of it."""
     if name == "hf":
-        from cohort.rollout.hf import HFSampler
-
-        return HFSampler(model, tokenizer=tokenizer, eos_ids=eos_ids, dtype=dtype)
-    from cohort.rollout.native import NativeSampler
-
-    return NativeSampler(
-        model, tokenizer=tokenizer, eos_ids=eos_ids, slots=slots, dtype=dtype, max_model_len=max_model_len
+        from cohort.rollout.hf import HFSampler as Engine
+    else:
+        from cohort.rollout.native import NativeSampler as Engine
+    return Engine(
+        model,
+        tokenizer=tokenizer,
+        eos_ids=eos_ids,
+        slots=slots,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        own_copy=own_copy,
     )

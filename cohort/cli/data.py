@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     for name, rows in (("train", train), ("test", kept)):
         path = write_rows(folder / f"{name}.parquet", rows)
         console.print(f"wrote {path}: {len(rows)} problems", soft_wrap=True, highlight=False, markup=False)
-    command = f"cohort train data.train_files={folder}/train.parquet data.val_files={folder}/test.parquet"
+    preset = "data.task=null" if args.task == "arithmetic" else "--config-name grpo actor_rollout_ref.model.path=MODEL"
+    command = f"cohort train {preset} data.train_files={folder}/train.parquet data.val_files={folder}/test.parquet"
     console.print(f"next: {command}", soft_wrap=True, highlight=False, markup=False)
     return 0
 

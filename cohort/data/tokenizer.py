@@ -34,6 +34,8 @@ def load_tokenizer(
     from transformers import AutoTokenizer
 
     place = os.path.expanduser(path)
+    if str(path).startswith((".", "/", "~")) and not Path(place).is_dir():
+        raise UserError(f"actor_rollout_ref.model.path={path}: no such folder; give a Hugging Face folder or hub name")
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def local_cluster(replicas: int) -> Iterator[None]:
         include_dashboard=False,
         object_store_memory=512 * 2**20,
         log_to_driver=False,
-        logging_level="warning",
+        logging_level=logging.WARNING,
         runtime_env={"env_vars": environment},
     )
     try:

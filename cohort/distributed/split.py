@@ -36,8 +36,8 @@ def split_rows(batch: Batch, replicas: int) -> list[Tensor]:
 
 def gather_rows(parts: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
     """Puts the results of the replicas back into the order of the whole batch."""
-    order = torch.cat(rows)
-    joined = torch.cat(parts)
+    order = torch.cat(list(rows))
+    joined = torch.cat(list(parts))
     out = torch.empty_like(joined)
     out[order] = joined
     return out

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from cohort.errors import UserError
 
 FAST_BF16_PARAMETERS = 1_000_000
 """On a CPU with bfloat16 units, models from this size gain from them; smaller ones lose to conversions."""
+
+Model = TypeVar("Model", bound=nn.Module)
 
 DTYPES = {
     "float32": torch.float32,
@@ -59,6 +62,17 @@ def resolve_precision(device: torch.device, parameters: int, requested: str = "a
         return DTYPES[requested]
     large = device.type == "cuda" or parameters >= FAST_BF16_PARAMETERS
     return torch.bfloat16 if large and has_fast_bfloat16(device) else torch.float32
+
+
+def cast_parameters(model: Model, dtype: torch.dtype) -> Model:
+    """Turns the parameters of a frozen copy into ``dtype``, in place; tied ones stay tied.
+
+    Buffers are left alone, unlike by ``model.to(dtype)``: rotary frequencies in bfloat16 would turn positions wrong.
+    """
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+    return model
 
 
 class Compute:

@@ -11,6 +11,7 @@ from cohort.models.forward import causal_lm
 from cohort.models.layout import DEFAULT_LAYOUT, Layout
 from cohort.models.micro import UNLIMITED, Budget
 from cohort.models.policy import LocalPolicy
+from cohort.models.precision import cast_parameters
 from cohort.models.scoring import score
 from cohort.models.support import settle_layout
 from cohort.protocols import TokenStats
@@ -40,7 +41,7 @@ class LocalReference:
         self.temperature = temperature
         self.layout, self.layout_note = settle_layout(model, layout)
         self.budget = budget
-        self.model = model.to(compute_dtype or causal_lm(model).dtype).eval().requires_grad_(False)
+        self.model = cast_parameters(model.eval().requires_grad_(False), compute_dtype or causal_lm(model).dtype)
 
     def log_probs(self, batch: Batch) -> TokenStats:
         """Log-probs of every response token under the frozen model; 0 where ``mask`` is 0."""

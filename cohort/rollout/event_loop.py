@@ -58,6 +58,7 @@ class EventLoop:
             self._loop.close()
 
     def _cancel_all(self) -> None:
+        self._loop.run_until_complete(asyncio.sleep(0))  # callbacks of tasks that ended last
         # A task that is cancelled may start another one (a retry, a clean-up); three rounds are plenty.
         for _ in range(3):
             tasks = asyncio.all_tasks(self._loop)
@@ -67,8 +68,13 @@ class EventLoop:
                 task.cancel()
             self._loop.run_until_complete(asyncio.wait(tasks))
             for task in tasks:
-                if not task.cancelled():
-                    task.exception()  # marks it as retrieved: the exception that ended the call is the one to show
+                retrieved(task)  # the exception that ended the call is the one to show
+
+
+def retrieved(task: asyncio.Task[Any]) -> None:
+    """A done-callback that says: whoever waited for this task has been told of its exception."""
+    if not task.cancelled():
+        task.exception()
 
 
 class _OuterLoopAside:

@@ -18,8 +18,8 @@ from transformers.generation.stopping_criteria import StoppingCriteria, Stopping
 from cohort.errors import UserError
 from cohort.protocols import Completion, Request, Weights
 from cohort.rollout.ending import Decodes, Ending, check_request
-from cohort.rollout.event_loop import quiet
-from cohort.rollout.holding import base_model, cast_copy
+from cohort.rollout.event_loop import quiet, retrieved
+from cohort.rollout.holding import base_model, cast_copy, longest_input
 from cohort.rollout.sampling import Settings, sample, streams, uniforms
 from cohort.rollout.weights import receive
 from cohort.types import FinishReason
@@ -83,8 +83,7 @@ class HFSampler:
         self._copied = own_copy or (dtype is not None and dtype != own.dtype)
         self._module = cast_copy(model, dtype or own.dtype) if self._copied else model
         self._base = base_model(self._module)
-        limit = int(self._base.config.get_text_config().max_position_embeddings)
-        self._max_model_len = min(max_model_len or limit, limit)
+        self._max_model_len = longest_input(self._base, max_model_len)
         self._tokenizer = tokenizer
         self._eos_ids = frozenset(eos_ids)
         self._slots = slots
@@ -113,6 +112,7 @@ class HFSampler:
         if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:
             self._waiting.clear()
             self._driver = loop.create_task(self._drive())
+            self._driver.add_done_callback(retrieved)
         self._waiting.append(row)
         try:
             return await row.future

@@ -10,10 +10,20 @@ from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedModel
 
+UNLIMITED = 1 << 30
+"""The longest input of a model without position embeddings."""
+
 
 def base_model(model: nn.Module) -> PreTrainedModel:
     """The Hugging Face model inside ``model``: itself, or what a ``PeftModel`` wraps."""
     return cast(PreTrainedModel, model.get_base_model() if isinstance(model, PeftModel) else model)
+
+
+def longest_input(base: PreTrainedModel, wanted: int | None) -> int:
+    """Tokens of prompt and completion that the model takes: ``wanted``, or its own limit where that is less."""
+    config = base.config.get_text_config()
+    own = int(config.max_position_embeddings) if hasattr(config, "max_position_embeddings") else UNLIMITED
+    return min(wanted or own, own)
 
 
 def cast_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -187,7 +187,9 @@ def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
     picked = torch.searchsorted(cumulative, target, right=True).clamp(max=probs.shape[1] - 1)
     # ... but for rounding: where the target is the total itself, or a parallel sum is not quite monotone.
     sound = probs.gather(1, picked) > 0
-    return torch.where(sound, picked, probs.argmax(-1, keepdim=True))[:, 0]
+    if not bool(sound.all()):
+        picked = torch.where(sound, picked, probs.argmax(-1, keepdim=True))
+    return picked[:, 0]
 
 
 def sample(logits: Tensor, settings: Settings, uniform: Tensor) -> tuple[Tensor, Tensor]:

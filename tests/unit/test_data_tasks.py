@@ -46,9 +46,8 @@ def test_gsm8k_command_converts_the_original_files(tmp_path, capsys, tokenizer):
     assert run("gsm8k", "--from", SAMPLE, "--to", tmp_path / "out") == 0
     said = capsys.readouterr().out
     assert f"wrote {tmp_path}/out/train.parquet: 64 problems" in said
-    assert (
-        f"next: cohort train data.train_files={tmp_path}/out/train.parquet data.val_files={tmp_path}/out/test" in said
-    )
+    files = f"data.train_files={tmp_path}/out/train.parquet data.val_files={tmp_path}/out/test.parquet"
+    assert f"next: cohort train --config-name grpo actor_rollout_ref.model.path=MODEL {files}" in said
     for split in ("train", "test"):
         rows = load_rows(tmp_path / "out" / f"{split}.parquet")
         originals = load_rows(SAMPLE / f"{split}.jsonl")

@@ -149,7 +149,7 @@ class _Span:
 
 @dataclass(frozen=True)
 class _PromptSpan(_Span):
-    rows: Tensor  # (slots * widest,) which row's query stands where; padded with row 0
+    rows: Tensor | None  # (slots * widest,) which row's query stands where, padded with row 0; None: all in order
     widest: int
 
 
@@ -185,7 +185,7 @@ class DecodePlan:
             readers[slot].append(row)
         spans: list[_PromptSpan] = []
         place: dict[int, int] = {}  # where each row's output stands in the outputs of all spans
-        offset = 0
+        offset, everyone = 0, list(range(len(rows)))
         for start, stop in split_spans(store.lengths, [len(r) for r in readers]):
             widest = max(len(r) for r in readers[start:stop])
             if widest == 0:
@@ -197,11 +197,12 @@ class DecodePlan:
                     place[row] = offset + i * widest + j
             lengths = store.lengths[start:stop]
             mask = _padding_mask(lengths, store.geometry.dtype, device)
-            index = torch.tensor(queries, device=device)
+            index = None if queries == everyone else torch.tensor(queries, device=device)
             spans.append(_PromptSpan(start, stop, max(lengths), mask, index, widest))
             offset += len(queries)
         self._prompt_spans = spans
-        self._place = torch.tensor([place[row] for row in rows], device=device)
+        order = [place[row] for row in rows]
+        self._place = None if order == everyone and offset == len(rows) else torch.tensor(order, device=device)
 
     def advance(self) -> None:
         """Moves to the next token: each tail is one longer, its last position about to be written."""
@@ -247,7 +248,8 @@ class DecodePlan:
         heads, groups, width = q.shape[1:]
         outputs, totals = [], []
         for s in self._prompt_spans:
-            block = q.index_select(0, s.rows).view(-1, s.widest, heads, groups, width)
+            block = q if s.rows is None else q.index_select(0, s.rows)
+            block = block.view(-1, s.widest, heads, groups, width)
             block = block.transpose(1, 2).reshape(-1, heads, s.widest * groups, width)
             keys = self._prompts.keys[layer, s.start : s.stop, :, : s.length]
             values = self._prompts.values[layer, s.start : s.stop, :, : s.length]
@@ -256,7 +258,10 @@ class DecodePlan:
             total = total.reshape(-1, heads, s.widest, groups).transpose(1, 2)
             outputs.append(output.reshape(-1, heads, groups, values.shape[-1]))
             totals.append(total.reshape(-1, heads, groups))
-        return _joined(outputs).index_select(0, self._place), _joined(totals).index_select(0, self._place)
+        output, total = _joined(outputs), _joined(totals)
+        if self._place is None:
+            return output, total
+        return output.index_select(0, self._place), total.index_select(0, self._place)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -69,9 +69,8 @@ class Engine:
         done: list[Row] = []
         if fresh:
             done += self._draw(fresh, self._prefill(fresh), self._settings(fresh))
-        for shared in [s for s in self._prompts.owners if not s.readers]:
-            self._prompts.free(shared)
-            del self._known[shared.ids]
+        if not self.scheduler.waiting:  # a row that waits may want a prompt that nobody reads right now
+            self._drop_unread()
         if self.scheduler.live:
             done += self._decode()
         return done
@@ -146,12 +145,16 @@ class Engine:
             shared.readers += 1
             row.shared = shared
         new.sort(key=lambda s: len(s.ids))  # neighbours of like length make attention spans without padding
-        for shared in [s for s in self._prompts.owners if not s.readers]:
-            self._prompts.free(shared)
-            del self._known[shared.ids]
+        self._drop_unread()
         for shared in new:
             self._prompts.take(shared)
         return new
+
+    def _drop_unread(self) -> None:
+        for shared in [s for s in self._prompts.owners if not s.readers]:
+            self._prompts.free(shared)
+            del self._known[shared.ids]
+            self._batch = None
 
     def _run(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Tensor]]:
         """Each piece with the logits after its last token  # (V,)."""

@@ -128,8 +128,7 @@ class SlotStore(Generic[O]):
     def _allocate(self, slots: int, capacity: int) -> tuple[Tensor, Tensor]:
         g = self.geometry
         shape = (g.layers, slots, g.kv_heads, capacity)
-        # Zeros, not whatever was there: a span reads up to its longest slot, and although the mask takes all weight
-        # from what lies behind a shorter one, 0 * NaN is NaN.
+        # Zeros, not whatever lies in memory: a masked position weighs 0, and 0 times NaN is NaN.
         return (
             torch.zeros(*shape, g.key_dim, dtype=g.dtype, device=g.device),
             torch.zeros(*shape, g.value_dim, dtype=g.dtype, device=g.device),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from cohort.errors import UserError
-from cohort.rollout.holding import base_model, cast_copy
+from cohort.rollout.holding import base_model, cast_copy, longest_input
 from cohort.rollout.native.attention import NAME, Plan
 from cohort.rollout.native.kv_cache import Geometry
 
@@ -47,8 +47,7 @@ class HeldModel:
         self.copied = own_copy or (dtype is not None and dtype != own)
         self.module = cast_copy(model, dtype or own) if self.copied else model
         self.base = base_model(self.module)
-        limit = int(self.base.config.get_text_config().max_position_embeddings)
-        self.max_model_len = min(max_model_len or limit, limit)
+        self.max_model_len = longest_input(self.base, max_model_len)
         reason = _not_fully_causal(self.base, self.max_model_len)
         if reason:
             raise _refusal(self.base, reason)
@@ -88,7 +87,9 @@ class HeldModel:
         try:
             ours = self.forward(ids, positions, plain).double()
         except TypeError as failure:
-            raise _refusal(self.base, f"its attention takes no function of ours ({failure})") from failure
+            if "cohort_plan" not in str(failure):
+                raise
+            raise _refusal(self.base, "it does not hand its options to its attention") from failure
         training = self.module.training
         theirs = self.module.eval()(input_ids=ids[None], use_cache=False).logits[0].double()
         self.module.train(training)

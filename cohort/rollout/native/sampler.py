@@ -12,7 +12,7 @@ from torch import nn
 from cohort.errors import UserError
 from cohort.protocols import Completion, Request, Weights
 from cohort.rollout.ending import Decodes, Ending, check_request
-from cohort.rollout.event_loop import quiet
+from cohort.rollout.event_loop import quiet, retrieved
 from cohort.rollout.native.engine import Counters, Engine
 from cohort.rollout.native.model import HeldModel
 from cohort.rollout.native.scheduler import Row
@@ -90,6 +90,7 @@ class NativeSampler:
         if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:
             self._fail(asyncio.CancelledError())  # rows of a loop that is gone
             self._driver = loop.create_task(self._drive())
+            self._driver.add_done_callback(retrieved)
         future = self._futures[row] = loop.create_future()
         self._engine.scheduler.add(row)
         try:
