@@ -59,15 +59,13 @@ def reward(completion: str) -> float:
     return float(len(set(completion.split())))
 
 
-def linear_flops(*, decoder_tokens: int, head_tokens: int, backward: bool = False) -> float:
-    """Floating-point operations in the model's linear layers; attention and norms are left out.
+def linear_flops(*, decoder_tokens: int, head_tokens: int) -> float:
+    """Floating-point operations of a forward pass in the linear layers; attention and norms are left out.
 
     Args:
         decoder_tokens: tokens that go through the decoder layers.
         head_tokens: tokens whose logits are computed.
-        backward: forward and backward (three times the forward alone).
     """
     attention = WIDTH * HEAD_DIM * (HEADS + 2 * KV_HEADS) + HEADS * HEAD_DIM * WIDTH
     layer = attention + 3 * WIDTH * INTERMEDIATE
-    forward = 2.0 * (decoder_tokens * LAYERS * layer + head_tokens * VOCABULARY * WIDTH)
-    return forward * (3 if backward else 1)
+    return 2.0 * (decoder_tokens * LAYERS * layer + head_tokens * VOCABULARY * WIDTH)

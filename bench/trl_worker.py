@@ -1,6 +1,6 @@
 """TRL's GRPO trainer, one optimiser step per line on standard input; answers with the seconds of each.
 
-Runs in an environment of its own (TRL from the package index). ``bench/trl_process.py`` starts it and alternates with it.
+Runs in an environment of its own (TRL from the package index). ``bench/trl_process.py`` starts it.
 """
 
 import argparse
