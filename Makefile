@@ -19,7 +19,7 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 quickstart: $(VENV)/.ready
-	OMP_NUM_THREADS=2 $(VENV)/bin/cohort train
+	$(VENV)/bin/cohort train
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,10 +34,10 @@ $(VENV_TEST)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 test: $(VENV_TEST)/.ready
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2
 
 slow: $(VENV_TEST)/.ready
-	$(PY) -m pytest -m slow
+	$(PY) -m pytest -n 2 -m slow
 
 check: static test
 

@@ -10,7 +10,9 @@ ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "docs" / "config.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-FENCE = re.compile(r'^```(?P<language>[^\s`]*)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r'^```(?P<language>[^\s`]*)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True)

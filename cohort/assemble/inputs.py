@@ -56,8 +56,12 @@ def build_inputs(
     data = config.data
     if rows is None and data.task is not None:
         make = task_rows(data.task)
-        rows = make("train", data.train_size, data.seed, **data.task_kwargs)
-        val_rows = make("test", data.val_size, data.seed, **data.task_kwargs)
+        try:
+            rows = make("train", data.train_size, data.seed, **data.task_kwargs)
+            val_rows = make("test", data.val_size, data.seed, **data.task_kwargs)
+        except UserError as error:
+            sizes = f"data.train_size={data.train_size}, data.val_size={data.val_size}"
+            raise UserError(f"data.task={data.task} ({sizes}): {error}") from error
     elif rows is None:
         if not data.train_files and not config.trainer.val_only:
             raise UserError("data.train_files is empty; name parquet or JSONL files, or a built-in task with data.task")

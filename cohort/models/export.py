@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from cohort.models.forward import causal_lm
+from cohort.models.quiet import no_progress_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,7 +47,8 @@ def save_folder(model: nn.Module, folder: Path, tokenizer: PreTrainedTokenizerBa
     Under LoRA the weights are merged, and the adapter alone is in ``adapter/``.
     """
     lm: PreTrainedModel = causal_lm(model)
-    lm.save_pretrained(folder, state_dict=dict(merged_weights(model)))
+    with no_progress_bars():
+        lm.save_pretrained(folder, state_dict=dict(merged_weights(model)))
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     if model is not lm:

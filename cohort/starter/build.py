@@ -13,8 +13,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
@@ -23,10 +21,10 @@ from types import ModuleType
 import tokenizers
 import torch
 import transformers
-from transformers.utils import logging
 
 from cohort.data.tasks import arithmetic
 from cohort.errors import UserError
+from cohort.models.quiet import no_progress_bars
 from cohort.rewards import arithmetic as arithmetic_reward
 from cohort.starter import model as model_module
 from cohort.starter import supervised
@@ -115,18 +113,6 @@ def save(starter: Starter, recipe: Recipe, folder: Path) -> None:
         "transformers": transformers.__version__,
     }
     (folder / CARD).write_text(json.dumps(card, indent=2) + "\n")
-
-
-@contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Transformers draws a bar even for one small file; not inside the block."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def publish(draft: Path, folder: Path) -> None:

@@ -18,7 +18,9 @@ from tests.pages import GENERATED, PAGES, ROOT, Block, Command, blocks
 EXEMPT = re.compile(r"make (quickstart|test)\b|pip install |.*download\.pytorch\.org")
 """What makes environments: .ci/run does it."""
 LANGUAGES = {"console", "bash", "python", "yaml", "json", "text"}
-HEAVY = re.compile(r"cohort train(?! --(keys|print-config))|main_ppo|cohort\.train\(|examples/|cohort (eval|generate)|\.fit\(")
+HEAVY = re.compile(
+    r"cohort train(?! --(keys|print-config))|main_ppo|cohort\.train\(|examples/|cohort (eval|generate)|\.fit\("
+)
 SECONDS = 600
 
 

@@ -1,0 +1,20 @@
+"""Hugging Face's progress bars, off: a run has one bar of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transformers.utils import logging
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Transformers draws a bar even for one small file; not inside the block."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
