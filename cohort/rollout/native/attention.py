@@ -207,8 +207,11 @@ class DecodePlan:
     def advance(self) -> None:
         """Moves to the next token: each tail is one longer, its last position about to be written."""
         store = self._tails
-        positions = torch.tensor(store.lengths, device=self._slots.device)[self._slots]
-        self._write = (self._base + positions[:, None]).view(-1)
+        even = self._order is None and min(store.lengths) == max(store.lengths)
+        self._column = store.lengths[0] if even else None  # where all rows write, if it is one place
+        if self._column is None:
+            positions = torch.tensor(store.lengths, device=self._slots.device)[self._slots]
+            self._write = (self._base + positions[:, None]).view(-1)
         store.lengths[:] = [length + 1 for length in store.lengths]
         geometry, self._spans = store.geometry, []
         for start, stop in split_spans(store.lengths, [1] * len(store)):
@@ -220,8 +223,12 @@ class DecodePlan:
         """See ``Plan.attend``."""
         heads, groups = k.shape[1], q.shape[1] // k.shape[1]
         keys, values = self._tails.keys[layer], self._tails.values[layer]
-        keys.view(-1, k.shape[2]).index_copy_(0, self._write, k.reshape(-1, k.shape[2]))
-        values.view(-1, v.shape[2]).index_copy_(0, self._write, v.reshape(-1, v.shape[2]))
+        if self._column is None:
+            keys.view(-1, k.shape[2]).index_copy_(0, self._write, k.reshape(-1, k.shape[2]))
+            values.view(-1, v.shape[2]).index_copy_(0, self._write, v.reshape(-1, v.shape[2]))
+        else:  # the same, without an index
+            keys[: len(k), :, self._column] = k
+            values[: len(v), :, self._column] = v
         q = q.reshape(len(q), heads, groups, q.shape[2])
         ordered = q if self._order is None else q.index_select(0, self._order)
         tails = [
