@@ -22,6 +22,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 
 from bench.model import EOS, PAD, VOCABULARY, make_model
 from bench.timing import Seconds, Turns
+from cohort.models.memory import keep_freed_memory
 from cohort.models.precision import resolve_precision
 from cohort.protocols import Request, Sampling, SeedKey
 from cohort.rollout.native import NativeSampler
@@ -124,8 +125,10 @@ def precisions(model: Any) -> list[torch.dtype]:
 def compare(cases: tuple[Case, ...], *, rounds: int) -> list[tuple[Case, Turns]]:
     """Both sides in turns, ``rounds`` of them per case, after one of each that does not count.
 
-    The engine runs in the precision that Cohort's rule picks, as it does in training.
+    The engine runs in the precision that Cohort's rule picks, as it does in training. Both run in a process that keeps
+    the memory it has freed.
     """
+    keep_freed_memory()
     model = make_model()
     dtypes = precisions(model)
     theirs = [make_model().to(dtype) for dtype in dtypes]
