@@ -32,11 +32,12 @@ PROMPTS, SAMPLES, LONG = 16, 8, 128
 
 @dataclass(frozen=True)
 class Case:
-    """Prompt tokens, and how many tokens each of a prompt's answers has."""
+    """Prompt tokens, how many tokens each of a prompt's answers has, and which rows are long instead."""
 
     name: str
     prompt: int
     lengths: tuple[int, ...]
+    long_every: int | None = None
 
 
 EQUAL = (LONG,) * SAMPLES
@@ -44,8 +45,8 @@ UNEVEN = (16, 12, 20, 16, 24, 10, 14, 16)
 CASES = (
     Case("equal, prompt 64", 64, EQUAL),
     Case("equal, prompt 128", 128, EQUAL),
-    Case("uneven, prompt 64", 64, UNEVEN),
-    Case("uneven, prompt 128", 128, UNEVEN),
+    Case("uneven, prompt 64", 64, UNEVEN, long_every=32),
+    Case("uneven, prompt 128", 128, UNEVEN, long_every=32),
 )
 
 
@@ -56,10 +57,10 @@ def prompts_of(case: Case) -> list[tuple[int, ...]]:
 
 
 def lengths_of(case: Case) -> list[int]:
-    """Answer lengths, row by row. In uneven cases one row in 32 is long."""
+    """Answer lengths, row by row."""
     rows = [length for _ in range(PROMPTS) for length in case.lengths]
-    if case.lengths != EQUAL:
-        rows[::32] = [LONG] * len(rows[::32])
+    if case.long_every:
+        rows[:: case.long_every] = [LONG] * len(rows[:: case.long_every])
     return rows
 
 
