@@ -39,7 +39,7 @@ class Limit:
     best: float
 
 
-def speed(rows: int, inputs: int, outputs: int, dtype: torch.dtype, *, repeats: int = 5) -> float:
+def speed(rows: int, inputs: int, outputs: int, dtype: torch.dtype, *, repeats: int) -> float:
     """GFLOP/s of one layer, the best of a few tries of about 20 ms; one thread is timed by its processor seconds."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     x, weight = torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
@@ -57,13 +57,16 @@ def speed(rows: int, inputs: int, outputs: int, dtype: torch.dtype, *, repeats: 
     return work / best / 1e9
 
 
-def limit(dtype: torch.dtype, threads: int) -> Limit:
+def limit(dtype: torch.dtype, threads: int, *, repeats: int = 5) -> Limit:
     """What ``threads`` threads reach."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        rates = {rows: {n: speed(rows, *LAYER[n], dtype) for n in LAYER} for rows in (TRAINING_ROWS, DECODING_ROWS)}
-        square = speed(1024, 1024, 1024, dtype)
+        rates = {
+            rows: {n: speed(rows, *LAYER[n], dtype, repeats=repeats) for n in LAYER}
+            for rows in (TRAINING_ROWS, DECODING_ROWS)
+        }
+        square = speed(1024, 1024, 1024, dtype, repeats=repeats)
     finally:
         torch.set_num_threads(before)
     best = max(square, *(rate for by_layer in rates.values() for rate in by_layer.values()))

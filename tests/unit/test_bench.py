@@ -78,7 +78,7 @@ def test_a_step_of_cohort_has_the_size_it_is_compared_at(tmp_path: Path, monkeyp
 
 def test_limits_are_positive_and_the_threads_are_as_before():
     before = torch.get_num_threads()
-    found = limit(torch.float32, 1)
+    found = limit(torch.float32, 1, repeats=1)
     assert 0 < found.decoding <= found.best
     assert 0 < found.training <= found.best
     assert torch.get_num_threads() == before
