@@ -59,7 +59,7 @@ size: $(VENV_TEST)/.ready
 	$(PY) tools/size_rules.py
 
 bench: $(VENV_TEST)/.ready
-	$(PY) bench/run.py
+	$(PY) -m bench.run
 
 clean:
 	rm -rf $(VENV) $(VENV_TEST)

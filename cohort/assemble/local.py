@@ -29,6 +29,7 @@ from cohort.data.loader import PromptLoader
 from cohort.data.tokenizer import eos_ids, load_tokenizer
 from cohort.models.build import pick_device
 from cohort.models.forward import causal_lm
+from cohort.models.memory import keep_freed_memory
 from cohort.rewards.runner import RewardRunner
 from cohort.rollout.environment import SingleTurn
 from cohort.tracking.base import check_names
@@ -66,6 +67,8 @@ def assemble(
     device = pick_device(config.trainer.device)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
+    if device.type == "cpu":
+        keep_freed_memory()
     console = build_console(config)
     say: Say = console.note if console else _silent
     path = model_path(config, console.busy if console else _silent)
