@@ -7,7 +7,7 @@ from pathlib import Path
 import cohort
 
 BANNED = re.compile(r"(^|_)(logps?|episodes?|reward_tensor|off_policiness|trajectories|misc|utils?|helpers?)($|_)")
-VERBS = re.compile(r"^(process|handle|do|perform|execute)_")
+VERBS = re.compile(r"^(process|handle|do(?!_sample$)|perform|execute)_")
 FILES = sorted(Path(cohort.__file__).parent.rglob("*.py"))
 
 
