@@ -120,8 +120,11 @@ class Console:
         self.bar.show()
 
     def busy(self, what: str) -> None:
-        """Says in a terminal what is going on, until the next line; a log file is not told."""
-        self.bar.show(what)
+        """Says what is going on: on one line of a terminal that the next thing replaces, or as a line of a log."""
+        if self.rich.is_terminal:
+            self.bar.show(what)
+        else:
+            self._print(Text(f"  {what}", style="dim"))
 
     # --- during the run
 
