@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.errors import UserError
@@ -24,6 +25,9 @@ from cohort.protocols import Sampling, SeedKey
 
 MOST_ELEMENTS = 1 << 22
 """Rows times vocabulary that one pass of ``sample`` works on; bounds its memory."""
+
+BLOCK = 64
+"""Tokens that ``draw`` first looks at as one."""
 
 
 def _signed(constant: int) -> int:
@@ -75,14 +79,14 @@ class Settings:
     """The sampling settings of R rows as tensors; None where no row uses a transform.
 
     Attributes:
-        temperature: 1 in greedy rows                                       # (R, 1)
+        temperature: 1 in greedy rows; None where it is 1 in all            # (R, 1)
         greedy: rows of temperature 0                                       # (R,) bool
         top_k: tokens kept, the vocabulary size and more where unused       # (R, 1) int64
         top_p: probability mass kept                                        # (R, 1)
         min_p: natural log of the share of the likeliest, -inf where unused # (R, 1)
     """
 
-    temperature: Tensor
+    temperature: Tensor | None
     greedy: Tensor | None
     top_k: Tensor | None
     top_p: Tensor | None
@@ -97,7 +101,9 @@ class Settings:
 
         greedy = [s.temperature == 0 for s in samplings]
         return Settings(
-            temperature=column([s.temperature or 1.0 for s in samplings]),
+            temperature=column([s.temperature or 1.0 for s in samplings])
+            if any(s.temperature not in (0, 1) for s in samplings)
+            else None,
             greedy=torch.tensor(greedy, device=device) if any(greedy) else None,
             top_k=column([s.top_k if s.top_k > 0 else 1 << 40 for s in samplings], torch.int64)
             if any(s.top_k > 0 for s in samplings)
@@ -113,7 +119,7 @@ class Settings:
             return None if tensor is None else tensor[start:stop]
 
         return Settings(
-            temperature=self.temperature[start:stop],
+            temperature=cut(self.temperature),
             greedy=cut(self.greedy),
             top_k=cut(self.top_k),
             top_p=cut(self.top_p),
@@ -152,7 +158,7 @@ def log_distribution(logits: Tensor, settings: Settings) -> Tensor:
     Returns:
         # (R, V)
     """
-    x = logits / settings.temperature.to(logits.dtype)
+    x = logits if settings.temperature is None else logits / settings.temperature.to(logits.dtype)
     if settings.top_k is not None:
         ordered = x.sort(dim=-1, descending=True).values
         last = ordered.gather(1, settings.top_k.clamp(max=x.shape[1]) - 1)
@@ -172,6 +178,9 @@ def log_distribution(logits: Tensor, settings: Settings) -> Tensor:
 def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
     """One token per row by inverting the cumulative distribution; never one of probability 0.
 
+    First the block of the vocabulary, then the token in it: sums in float64 over all of the vocabulary would take
+    twice as long.
+
     Args:
         log_probs: normalised          # (R, V)
         uniform: in [0, 1)             # (R,) float64
@@ -180,12 +189,17 @@ def draw(log_probs: Tensor, uniform: Tensor) -> Tensor:
         token ids                      # (R,) int64
     """
     wide = torch.float32 if log_probs.device.type == "mps" else torch.float64
-    probs = log_probs.to(wide).exp()
-    cumulative = probs.cumsum(-1)
+    probs = log_probs.exp()
+    blocks = F.pad(probs, (0, -probs.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))  # (R, blocks, BLOCK)
+    cumulative = blocks.sum(-1, dtype=wide).cumsum(-1)  # (R, blocks)
     target = uniform.to(device=probs.device, dtype=wide)[:, None] * cumulative[:, -1:]
-    # The first token whose cumulative mass exceeds the target: its own mass is then above 0 ...
-    picked = torch.searchsorted(cumulative, target, right=True).clamp(max=probs.shape[1] - 1)
-    # ... but for rounding: where the target is the total itself, or a parallel sum is not quite monotone.
+    # The first block, and in it the first token, whose cumulative mass exceeds the target: its mass is above 0 ...
+    block = torch.searchsorted(cumulative, target, right=True).clamp(max=cumulative.shape[1] - 1)  # (R, 1)
+    inside = blocks.gather(1, block[..., None].expand(-1, 1, BLOCK))[:, 0].to(wide).cumsum(-1)  # (R, BLOCK)
+    target = target - (cumulative.gather(1, block) - inside[:, -1:])
+    picked = block * BLOCK + torch.searchsorted(inside, target, right=True)
+    picked = picked.clamp(max=probs.shape[1] - 1)
+    # ... but for rounding: where the target is a total itself, or a parallel sum is not quite monotone.
     sound = probs.gather(1, picked) > 0
     if not bool(sound.all()):
         picked = torch.where(sound, picked, probs.argmax(-1, keepdim=True))
