@@ -39,7 +39,7 @@ def load_inference(
         from cohort.starter.build import starter_model
 
         path = str(starter_model())
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, key="--model")
     where = pick_device(device)
     model = load_model(path, device=where)
     compute = resolve_precision(where, model.num_parameters(), dtype)

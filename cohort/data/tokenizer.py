@@ -19,7 +19,11 @@ RESERVED_TEMPLATE_KWARGS = ("add_generation_prompt", "continue_final_message", "
 
 
 def load_tokenizer(
-    path: str | Path, *, chat_template: str | None = None, trust_remote_code: bool = False
+    path: str | Path,
+    *,
+    chat_template: str | None = None,
+    trust_remote_code: bool = False,
+    key: str = "actor_rollout_ref.model.path",
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder or hub name.
 
@@ -27,6 +31,7 @@ def load_tokenizer(
         path: a folder, or a name on the hub.
         chat_template: replaces the tokenizer's own: the template's text, or a file that holds it.
         trust_remote_code: allows code that ships with the model.
+        key: the setting that named the folder, for messages.
 
     Raises:
         UserError: if there is no tokenizer at ``path``.
@@ -35,12 +40,12 @@ def load_tokenizer(
 
     place = os.path.expanduser(path)
     if str(path).startswith((".", "/", "~")) and not Path(place).is_dir():
-        raise UserError(f"actor_rollout_ref.model.path={path}: no such folder; give a Hugging Face folder or hub name")
+        raise UserError(f"{key}={path}: no such folder; give a Hugging Face folder or hub name")
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         what = "has no tokenizer that loads" if Path(place).is_dir() else "is no folder, and no hub model within reach"
-        raise UserError(f"actor_rollout_ref.model.path={path} {what} ({str(error).splitlines()[0]})") from error
+        raise UserError(f"{key}={path} {what} ({str(error).splitlines()[0]})") from error
     if chat_template is not None:
         tokenizer.chat_template = _template_text(chat_template)
     if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
