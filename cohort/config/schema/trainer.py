@@ -21,7 +21,7 @@ class Trainer:
     default_local_dir: str | None = None
     """The run folder; null means runs/PROJECT/EXPERIMENT. A folder in use gets a numbered sibling."""
     device: str = "auto"
-    """auto (CUDA, else Apple's MPS, else CPU), cpu, cuda, cuda:N or mps."""
+    """auto (CUDA, else the CPU), cpu, cuda, cuda:N or mps."""
     threads: Count | None = None
     """CPU threads for matrix products; null leaves PyTorch's choice. Exact repetition needs the same number."""
     seed: Seed = 1
