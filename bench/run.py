@@ -30,7 +30,7 @@ def measure(*, quick: bool, turns: int, threads: int | None, trl: Setting | None
     found = {(str(d).removeprefix("torch."), t): limits.limit(d, t) for d in dtypes for t in both}
     print("whole steps", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        steps = step.compare(interpreter(), Path(folder), turns=1 if quick else turns, setting=trl)
+        steps = step.compare(interpreter(), Path(folder), turns=1 if quick else turns, threads=threads, setting=trl)
     loads.append(machine.load())
     print("generation", flush=True)
     torch.set_num_threads(threads or 1)
@@ -52,10 +52,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="one turn of each, printed only")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--threads", type=int, help="of generation; and of whole steps, with TRL in float32")
+    parser.add_argument("--threads", type=int, help="of everything; without it the best is found for each side")
     args = parser.parse_args()
-    fixed = Setting("float32", 32, args.threads or 1) if args.quick or args.threads else None
-    text = render(measure(quick=args.quick, turns=args.turns, threads=args.threads, trl=fixed))
+    threads = args.threads or (1 if args.quick else None)
+    trl = Setting("float32", 32, 1) if args.quick else None
+    text = render(measure(quick=args.quick, turns=args.turns, threads=threads, trl=trl))
     print(text)
     if not args.quick:
         RESULTS.write_text(text, encoding="utf-8")

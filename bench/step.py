@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -99,30 +99,38 @@ def trl_step(trl: Trl, generate: list[float] | None = None) -> Seconds:
     return Seconds(seen["seconds"], seen["cpu"])
 
 
-def settle_trl(seconds: Callable[[Setting], Seconds], cores: int) -> Setting:
+def settle_trl(seconds: Callable[[Setting], Seconds], threads: Sequence[int]) -> Setting:
     """TRL's fastest setting on this machine, one choice after the other: precision, rows, threads, malloc.
 
     bfloat16 is tried where the processor has units for it; without them its matrix products are many times slower
-    than those in float32, as the limits show.
+    than those in float32, as the limits show. One thread is judged by its processor seconds, which other programs
+    hardly touch.
     """
-    threads = min(cores, 2)
-    best = Setting("float32", 32, threads)
+
+    def cost(setting: Setting) -> float:
+        return seconds(setting).cpu if len(threads) == 1 and threads[0] == 1 else seconds(setting).wall
+
+    best = Setting("float32", 32, max(threads))
     if has_fast_bfloat16(torch.device("cpu")):
-        best = min((best, Setting("autocast", 32, threads), Setting("bfloat16", 32, threads)), key=seconds)
-    best = min((best, Setting(best.precision, 128, threads), Setting(best.precision, 16, threads)), key=seconds)
-    best = min((best, Setting(best.precision, best.rows_per_pass, 1)), key=seconds)
-    return min((best, Setting(best.precision, best.rows_per_pass, best.threads, calm_malloc=False)), key=seconds)
+        best = min((best, *(replace(best, precision=name) for name in ("autocast", "bfloat16"))), key=cost)
+    best = min((best, *(replace(best, rows_per_pass=rows) for rows in (16, 128))), key=cost)
+    best = min((replace(best, threads=number) for number in threads), key=cost)
+    return min((best, replace(best, calm_malloc=False)), key=cost)
 
 
-def compare(python: str, folder: Path, *, turns: int, setting: Setting | None = None) -> Comparison:
+def compare(
+    python: str, folder: Path, *, turns: int, threads: int | None = None, setting: Setting | None = None
+) -> Comparison:
     """Alternates both sides for ``turns`` turns, after a step of each that does not count.
 
     Args:
         python: an interpreter that has TRL.
         folder: for models and whatever either side writes.
         turns: how many.
-        setting: how TRL is run, with Cohort on as many threads; None finds the best of both first.
+        threads: of both sides; None finds what is best for each.
+        setting: how TRL is run; None finds its best.
     """
+    choices = [threads] if threads else sorted({1, min(os.cpu_count() or 1, 2)})
     work = prepare(folder)
     run = build_cohort(work, folder)
     tried: dict[str, Seconds] = {}
@@ -135,17 +143,17 @@ def compare(python: str, folder: Path, *, turns: int, setting: Setting | None = 
             print(f"  TRL, {option}: {tried[f'TRL: {option}'].wall:.2f} s", flush=True)
         return tried[f"TRL: {option}"]
 
-    def cohort_seconds(threads: int) -> Seconds:
-        torch.set_num_threads(threads)
-        name = f"Cohort: {threads} thread(s)"
+    def cohort_seconds(number: int) -> Seconds:
+        torch.set_num_threads(number)
+        name = f"Cohort: {number} thread(s)"
         tried[name] = min(cohort_step(run) for _ in range(2))
         print(f"  {name}: {tried[name].wall:.2f} s", flush=True)
         return tried[name]
 
-    threads = setting.threads if setting else min((1, min(os.cpu_count() or 1, 2)), key=cohort_seconds)
-    setting = setting or settle_trl(trl_seconds, os.cpu_count() or 1)
-    torch.set_num_threads(threads)
-    result = Comparison(turns=Turns(), setting=setting, threads=threads, tried=tried)
+    own_threads = choices[0] if len(choices) == 1 else min(choices, key=cohort_seconds)
+    setting = setting or settle_trl(trl_seconds, choices)
+    torch.set_num_threads(own_threads)
+    result = Comparison(turns=Turns(), setting=setting, threads=own_threads, tried=tried)
     trl = Trl(python, work, setting, folder)
     try:
         cohort_step(run)

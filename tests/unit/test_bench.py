@@ -97,7 +97,7 @@ def test_the_search_for_trls_setting_keeps_the_fastest(monkeypatch: pytest.Monke
         wall += {16: 0.2, 32: 0.1, 128: 0.0}[setting.rows_per_pass] + (0.05 if setting.threads == 2 else 0)
         return Seconds(wall + (0.5 if not setting.calm_malloc else 0), wall)
 
-    assert step.settle_trl(seconds, cores=2) == Setting("autocast", 128, 1)
+    assert step.settle_trl(seconds, [1, 2]) == Setting("autocast", 128, 1)
 
 
 def test_the_page_has_ratios_limits_and_the_load():
