@@ -25,9 +25,9 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 def measure(*, quick: bool, turns: int, threads: int | None, trl: Setting | None) -> Report:
     """Limits, then whole steps, then generation; how busy the machine was is read before and after."""
     loads = [machine.load()]
-    both = sorted({1, min(os.cpu_count() or 1, 2)})
+    counts = [threads] if threads else sorted({1, min(os.cpu_count() or 1, 2)})
     dtypes = (torch.float32, torch.bfloat16)
-    found = {(str(d).removeprefix("torch."), t): limits.limit(d, t) for d in dtypes for t in both}
+    found = {(str(d).removeprefix("torch."), t): limits.limit(d, t) for d in dtypes for t in counts}
     print("whole steps", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         steps = step.compare(interpreter(), Path(folder), turns=1 if quick else turns, threads=threads, setting=trl)
