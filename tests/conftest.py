@@ -1,6 +1,8 @@
 """Shared fixtures. Shapes in the signatures of algorithms/ are checked at run time in every test."""
 
 import os
+import signal
+import threading
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -17,6 +19,9 @@ import torch
 from tests.tiny import byte_tokenizer
 
 torch.set_num_threads(1)
+if threading.current_thread() is threading.main_thread():
+    # A shell that starts this in the background has SIGINT ignored, here and in every child; the tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
