@@ -45,6 +45,7 @@ UNEVEN = (16, 12, 20, 16, 24, 10, 14, 16)
 CASES = (
     Case("equal, prompt 64", 64, EQUAL),
     Case("equal, prompt 128", 128, EQUAL),
+    Case("equal, prompt 256", 256, EQUAL),
     Case("uneven, prompt 64", 64, UNEVEN, long_every=32),
     Case("uneven, prompt 128", 128, UNEVEN, long_every=32),
 )
