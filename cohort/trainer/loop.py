@@ -79,6 +79,7 @@ class Outcome:
         last: the newest validation, None if there was none.
         interrupted: a person stopped the run.
         seconds: training time, validation and checkpoints excluded.
+        history: the scalars of each training step, in order.
     """
 
     steps: int = 0
@@ -126,8 +127,9 @@ def fit(
             if out_of_time:
                 break
         outcome.interrupted = stop()
-        if outcome.interrupted and trainer.steps > saved_at:
-            checkpoints.save(trainer)
+        if outcome.interrupted:
+            if trainer.steps > saved_at:
+                checkpoints.save(trainer)
             watcher.note(f"stopped after step {trainer.steps}; saved, run the same command again to go on")
     return outcome
 
