@@ -168,10 +168,17 @@ class Rollout:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The samples of one prompt: the unit inside which everything group-relative happens."""
+    """The samples of one prompt: the unit inside which everything group-relative happens.
+
+    Attributes:
+        prompt: the question.
+        rollouts: its samples.
+        baseline: the greedy answer, where an estimator compares with it (ReMax); scored, never trained on.
+    """
 
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
+    baseline: Rollout | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +246,10 @@ class Experience:
         ref_log_probs: log pi_ref, None without a KL term                      # (B, T)
         values: V(s_t) at collection time, None without a critic               # (B, T)
         returns: regression target of the critic, None without one             # (B, T)
+        keep: 1.0 where a token of the model trains, 0.0 where a rule rejected it
+            (mismatch with the sampler, overlong filter); None keeps all       # (B, T)
+        weights: factor of each token's policy loss (importance weights against the
+            sampler, the top-entropy mask); None is 1 everywhere               # (B, T)
         extras: row-aligned tensors of plug-ins, sliced with the rest.
     """
 
@@ -248,7 +259,14 @@ class Experience:
     ref_log_probs: Tensor | None = None
     values: Tensor | None = None
     returns: Tensor | None = None
+    keep: Tensor | None = None
+    weights: Tensor | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def mask(self) -> Tensor:
+        """1.0 where a token of the model trains  # (B, T)."""
+        return self.batch.mask if self.keep is None else self.batch.mask * self.keep
 
     def select(self, rows: Tensor) -> Experience:
         """The experience of these rows, in this order."""

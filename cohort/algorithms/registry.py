@@ -41,7 +41,9 @@ class AdvantageEntry:
 
     Attributes:
         function: rewards, mask and group -> Advantages.
-        needs: further tensors it takes by keyword, named as the trainer names them (``values``, ...).
+        needs: further tensors it takes by keyword: ``values``, ``old_log_probs``, ``sum_pi_squared``,
+            ``rollout_is_weights`` (B, T); ``baseline`` (B,), the score of the prompt's greedy answer; ``parts``
+            (B, K), named parts of the reward.
         group_baseline: the group's other answers are the baseline, so one sample per prompt learns nothing.
     """
 
@@ -61,11 +63,16 @@ class PolicyLossEntry:
             is split: ``select(log_probs, old_log_probs, advantages, mask, uniforms, **options) -> (B, T)``.
             Its result reaches ``function`` as ``selected``, sliced with the rows. ``uniforms`` (B, T) in
             [0, 1) are the only source of chance.
+        aggregation: the paper's ``masking.aggregate`` mode, used where the configuration names none.
+        row_weights: the loss is one number per answer, so importance weights against the sampler enter as their
+            geometric mean over the row.
     """
 
     function: Callable[..., TokenLoss]
     needs: tuple[str, ...] = ()
     select: Callable[..., Tensor] | None = None
+    aggregation: str = "token-mean"
+    row_weights: bool = False
 
 
 ADVANTAGES: dict[str, AdvantageEntry] = {
@@ -110,6 +117,8 @@ def register_policy_loss(
     *,
     needs: tuple[str, ...] = (),
     select: Callable[..., Tensor] | None = None,
+    aggregation: str = "token-mean",
+    row_weights: bool = False,
     replace: bool = False,
 ) -> None:
     """Makes ``function`` a policy loss under ``name``.
@@ -119,14 +128,17 @@ def register_policy_loss(
         function: see the top of this file.
         needs: further tensors to pass by keyword.
         select: see ``PolicyLossEntry``.
+        aggregation: see ``PolicyLossEntry``.
+        row_weights: see ``PolicyLossEntry``.
         replace: take the place of what has the name already.
 
     Raises:
         ValueError: if the name stands for another function.
     """
-    _register(
-        POLICY_LOSSES, "policy loss", name, PolicyLossEntry(function=function, needs=needs, select=select), replace
+    entry = PolicyLossEntry(
+        function=function, needs=needs, select=select, aggregation=aggregation, row_weights=row_weights
     )
+    _register(POLICY_LOSSES, "policy loss", name, entry, replace)
 
 
 def _register(registry: dict[str, Entry], what: str, name: str, entry: Entry, replace: bool) -> None:

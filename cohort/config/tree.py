@@ -125,7 +125,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def values(config: Config) -> dict[str, Any]:
     """Every key of a config with its value; parts of lists as plain dicts."""
-    return {name: _plain(_get(config, name)) for name in keys()}
+    return {name: plain(_get(config, name)) for name in keys()}
 
 
 def _get(config: Any, name: str) -> Any:
@@ -134,11 +134,12 @@ def _get(config: Any, name: str) -> Any:
     return config
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of the config as YAML can hold it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     return value
