@@ -17,7 +17,6 @@ from cohort.trainer.selection import Selection
 from cohort.types import Experience, Score
 from tests.rig import build_parts, build_trainer
 
-
 SEEN: dict[str, torch.Tensor] = {}
 """What the estimator was given last."""
 
