@@ -160,11 +160,11 @@ class EntropyGate(NamedTuple):
     """Whether the policy is undecided enough for a hint.
 
     Attributes:
-        open: the mean entropy has reached the threshold.
+        is_open: the mean entropy has reached the threshold.
         avg_entropy: mean entropy per token of the batch, in nats.
     """
 
-    open: Bool[Tensor, ""]
+    is_open: Bool[Tensor, ""]
     avg_entropy: Float[Tensor, ""]
 
 
@@ -181,7 +181,7 @@ def entropy_gate(entropy: Float[Tensor, "B T"], mask: Float[Tensor, "B T"], thre
     Wrong choice when: the threshold is that of another model or temperature: entropies of large models lie below 1.
     """
     average = masked_mean(entropy.detach(), mask)
-    return EntropyGate(open=(average >= threshold) & (mask > 0).any(), avg_entropy=average)
+    return EntropyGate(is_open=(average >= threshold) & (mask > 0).any(), avg_entropy=average)
 
 
 def gold_similarity(
