@@ -27,7 +27,8 @@ def covariance(
     Means are over all tokens that are passed in.
 
     Shapes: (B, T) each -> (B, T).
-    Paper: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning (2505.22617), equation 10.
+    Paper: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning (2505.22617), section 4: the covariance of
+        one token.
     """
     log_probs, advantages = zero_outside(log_probs.detach(), mask), zero_outside(advantages.detach(), mask)
     centred = (log_probs - masked_mean(log_probs, mask)) * (advantages - masked_mean(advantages, mask))
@@ -61,7 +62,7 @@ def select_clip_cov(
         uniforms: the only chance, in [0, 1).
 
     Shapes: (B, T) each -> (B, T), 1 where picked.
-    Paper: Cui et al. 2025 (2505.22617), equation 11.
+    Paper: Cui et al. 2025 (2505.22617), section 4, Clip-Cov.
 
     Raises:
         ValueError: for an illegal option.
@@ -110,8 +111,8 @@ def clip_cov(
         clip_cov_ub: covariance below which it may.
 
     Shapes: (B, T) each -> (B, T) each.
-    Paper: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning (2505.22617), equations 11 and 12; r, omega
-        of its section 4.
+    Paper: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning (2505.22617), section 4, Clip-Cov; r and
+        omega of its experiments.
     Wrong choice when: entropy does not collapse: it only takes gradient away. When advantages are not about 1 in size:
         the bounds are on their scale. On small minibatches, where one token at least is picked whatever the ratio.
 
@@ -154,7 +155,7 @@ def select_kl_cov(
         uniforms: the only chance, in [0, 1).
 
     Shapes: (B, T) each -> (B, T), 1 where picked.
-    Paper: Cui et al. 2025 (2505.22617), equation 13.
+    Paper: Cui et al. 2025 (2505.22617), section 4, KL-Cov.
 
     Raises:
         ValueError: for an illegal option.
@@ -197,8 +198,8 @@ def kl_cov(
         ppo_kl_coef: weight of the KL term, the paper's beta.
 
     Shapes: (B, T) each -> (B, T) each.
-    Paper: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning (2505.22617), equations 13 and 14; k and
-        beta of its section 4.
+    Paper: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning (2505.22617), section 4, KL-Cov; k and
+        beta of its experiments.
     Wrong choice when: there is one update per rollout: current and old policy are the same, the KL term has no
         gradient, and what is left is REINFORCE. With many updates nothing but that term holds the policy.
 

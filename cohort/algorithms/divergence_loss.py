@@ -93,8 +93,8 @@ def dppo_kl(
     Shapes: (B, T) each -> (B, T) each.
     Paper: Qi et al. 2026, Rethinking the Trust Region in LLM Reinforcement Learning (2602.04879), DPPO with the binary
         KL; thresholds of its experiments.
-    Wrong choice when: clip ranges of a PPO run are kept: 0.2 nats at one token is a very wide region. When probabilities
-        are close to 1 in half precision, where 1 - p has no digits left.
+    Wrong choice when: clip ranges of a PPO run are kept: 0.2 nats at one token is a very wide region. When
+        probabilities are close to 1 in half precision, where 1 - p has no digits left.
 
     Raises:
         ValueError: for a negative threshold or a cap below 1.

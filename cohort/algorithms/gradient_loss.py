@@ -90,7 +90,7 @@ def gpg(
         mask: 1 where the model wrote the token; elsewhere loss and gradient are 0.
 
     Shapes: (B, T) each -> (B, T).
-    Paper: Chu et al. 2025, GPG: A Simple and Strong Reinforcement Learning Baseline (2504.02546), equation 5.
+    Paper: Chu et al. 2025, GPG: A Simple and Strong Reinforcement Learning Baseline (2504.02546), its objective.
     Wrong choice when: rollouts are used for more than one update, or are older than the policy: nothing corrects for
         that, and nothing stops the policy from running away.
     """
@@ -155,8 +155,8 @@ def dro(
         beta: weight of the square, the paper's tau; 1.0 did best there.
 
     Shapes: (B, T) each -> (B, T) each.
-    Paper: Richemond et al. 2024, Offline Regularised Reinforcement Learning for LLM Alignment (2405.19107), equations
-        4 and 6; Kimi Team 2025, Kimi k1.5 (2501.12599), equation 3.
+    Paper: Richemond et al. 2024, Offline Regularised Reinforcement Learning for LLM Alignment (2405.19107), equation 4;
+        Kimi Team 2025, Kimi k1.5 (2501.12599), its policy optimisation.
     Wrong choice when: there is one update per rollout: the square and its gradient are 0 and it is REINFORCE. Its
         optimum needs advantages on an absolute scale; divided by a group's deviation they have none.
 

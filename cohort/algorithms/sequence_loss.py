@@ -158,7 +158,8 @@ def geo_mean(
         clip_high: how far that of a good answer's token may go above 0.
 
     Shapes: (B, T) each -> (B, T) each.
-    Paper: Zhao et al. 2025, Geometric-Mean Policy Optimization (2507.20673), equation 4; the range of its section 4.
+    Paper: Zhao et al. 2025, Geometric-Mean Policy Optimization (2507.20673), its objective; the range of its
+        experiments.
     Wrong choice when: tokens have advantages of their own, as only their mean counts. When clip ranges of a PPO run
         are kept: here they are log-ratios, and 0.2 clips far more than the paper does.
 

@@ -39,7 +39,7 @@ def sapo(
         tau_neg: how fast tokens of bad answers fade; above tau_pos, as pushing one token down lifts all others.
 
     Shapes: (B, T) each -> (B, T) each.
-    Paper: Gao et al. 2025, Soft Adaptive Policy Optimization (2511.20347), equations 5 and 6.
+    Paper: Gao et al. 2025, Soft Adaptive Policy Optimization (2511.20347), its objective and gate.
     Wrong choice when: a hard limit on the step is wanted: ratios far above 1 still push, a little. A logged loss of a
         run is not comparable to PPO's, as its value at ratio 1 is ``-2 A / tau`` and not ``-A``.
 
@@ -50,7 +50,7 @@ def sapo(
         raise ValueError(f"tau_pos and tau_neg must be positive, got {tau_pos} and {tau_neg}")
     log_probs, old_log_probs, advantages = (zero_outside(x, mask) for x in (log_probs, old_log_probs, advantages))
     log_ratio = (log_probs - old_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    tau = torch.where(advantages > 0, float(tau_pos), float(tau_neg)).to(log_ratio.dtype)
+    tau = torch.full_like(advantages, tau_neg).masked_fill(advantages > 0, tau_pos)
     gate = torch.sigmoid(tau * (log_ratio.exp() - 1)) * 4 / tau
     return TokenLoss(
         loss=-advantages * gate,

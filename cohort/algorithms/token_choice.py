@@ -20,7 +20,7 @@ def entropy_threshold(
         quantile: share of the tokens at or above the threshold, in (0, 1].
 
     Shapes: (B, T), (B, T) -> ().
-    Paper: Wang et al. 2025, Beyond the 80/20 Rule (2506.01939), equation 6.
+    Paper: Wang et al. 2025, Beyond the 80/20 Rule (2506.01939), its threshold on entropy.
 
     Raises:
         ValueError: for a quantile out of (0, 1].
@@ -55,7 +55,7 @@ def top_entropy_mask(
 
     Shapes: (B, T), (B, T) -> (B, T), 0 off the mask.
     Paper: Wang et al. 2025, Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement Learning
-        (2506.01939), equations 5 and 6.
+        (2506.01939), its modified objective.
     Wrong choice when: the model is small: the paper gains at 32 billion parameters and hardly at 8. When the policy
         must unlearn something it is sure of, those tokens never train.
 
@@ -90,7 +90,7 @@ def off_policy_rows(
         delta: the largest mean log-ratio, in nats per token.
 
     Shapes: (B, T) each -> (B, T), 0 off the mask.
-    Paper: DeepSeek-AI 2025, DeepSeek-V3.2 (2512.02556), section 3.1, off-policy sequence masking, equations 8 and 9.
+    Paper: DeepSeek-AI 2025, DeepSeek-V3.2 (2512.02556), section 3.1, off-policy sequence masking.
     Wrong choice when: one update is made of fresh rollouts: D is then the mismatch of sampler and trainer, for which
         there are rules of its own in the correction of the sampler.
 
