@@ -95,6 +95,6 @@ class ReprAlign:
     """Representation alignment."""
 
     enable: bool = False
-    """Pay the bonus."""
+    """Pay a bonus for nearness."""
     ref_alignment: RefAlignment = field(default_factory=RefAlignment)
     """Against the gold answer."""
