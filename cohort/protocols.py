@@ -202,15 +202,44 @@ class Reference(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class ValueUpdate:
+    """What one optimiser step of the critic did.
+
+    Attributes:
+        metrics: loss, gradient norm, clip fraction; names are verl's.
+        warning: why the step was skipped, one line for the person; empty if it was not.
+    """
+
+    metrics: Metrics
+    warning: str = ""
+
+
 class Critic(Protocol):
-    """The value model."""
+    """The value model with its optimiser."""
 
     def values(self, batch: Batch) -> Tensor:
-        """V at each response token, without gradient  # (B, T)."""
+        """V of the state before each response token, without gradient; 0 where ``mask`` is 0  # (B, T)."""
         ...
 
-    def update(self, minibatch: Experience) -> Metrics:
-        """One optimiser step on the value loss."""
+    def update(self, minibatch: Experience) -> ValueUpdate:
+        """One optimiser step on the value loss. A non-finite loss or gradient changes no weight and is counted."""
+        ...
+
+    def advance(self) -> None:
+        """Moves the learning-rate schedule on by one training step."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything an exact resume needs: parameters, optimiser, schedule."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restores ``state()``."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes a Hugging Face folder that ``AutoModelForTokenClassification`` loads, tokenizer included."""
         ...
 
 
