@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES, Advantages
+from cohort.assemble.critic import optim_settings
 from cohort.config.schema import Config
 from cohort.models.build import add_lora, load_model
 from cohort.models.layout import Layout
 from cohort.models.micro import Budget
 from cohort.models.objective import Objective
-from cohort.models.optim import OptimSettings
 from cohort.models.policy import LocalPolicy
 from cohort.models.precision import resolve_precision
 from cohort.models.reference import AdapterOff, LocalReference
@@ -74,7 +74,7 @@ def build_learner(
     actor = LocalPolicy(
         trained,
         objective=build_objective(config),
-        optim=build_optim(config, total_steps),
+        optim=optim_settings(config.actor_rollout_ref.actor.optim, total_steps),
         temperature=rollout.temperature,
         layout=build_layout(config),
         compute_dtype=dtype,
@@ -156,24 +156,6 @@ def build_objective(config: Config) -> Objective:
         kl_kind=actor.kl_loss_type,
         horizon=actor.loss_scale_factor,
         needs=entry.needs,
-    )
-
-
-def build_optim(config: Config, total_steps: int) -> OptimSettings:
-    """AdamW and its schedule; steps of warm-up win over a ratio."""
-    optim = config.actor_rollout_ref.actor.optim
-    warmup = optim.lr_warmup_steps
-    return OptimSettings(
-        lr=optim.lr,
-        betas=optim.betas,
-        eps=optim.eps,
-        weight_decay=optim.weight_decay,
-        clip_grad=optim.clip_grad,
-        schedule=optim.lr_scheduler_type,
-        warmup_steps=warmup if warmup >= 0 else int(optim.lr_warmup_steps_ratio * total_steps),
-        total_steps=total_steps,
-        min_ratio=optim.min_lr_ratio,
-        cycles=optim.num_cycles,
     )
 
 
