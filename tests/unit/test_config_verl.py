@@ -128,7 +128,6 @@ def test_true_is_not_one():
         (f"{ARR}.actor.optim.warmup_style", "cosine", ("actor", "optim", "lr_scheduler_type"), "cosine"),
         (f"{ARR}.actor.ppo_micro_batch_size", 4, ("actor", "ppo_micro_batch_size_per_gpu"), 4),
         (f"{ARR}.actor.fsdp_config.dtype", "bf16", ("actor", "dtype"), "bfloat16"),
-        ("critic.rollout_n", 4, ("rollout", "n"), 4),
         (f"{ARR}.actor.use_prefix_grouper", False, ("actor", "share_prompt"), False),
         (f"{ARR}.model.lora.rank", 8, ("model", "lora_rank"), 8),
         ("data.tokenizer", "T", ("model", "tokenizer_path"), "T"),
