@@ -165,8 +165,10 @@ class Update:
 class Policy(Protocol):
     """The trainable model with its optimiser."""
 
-    def log_probs(self, batch: Batch, *, entropy: bool = False) -> TokenStats:
-        """Log-probs of every response token, without gradient; 0 where ``mask`` is 0."""
+    def log_probs(
+        self, batch: Batch, *, entropy: bool = False, sum_pi_squared: bool = False, hidden: bool = False
+    ) -> TokenStats:
+        """Log-probs of every response token, and what is asked for beside them, without gradient; 0 off ``mask``."""
         ...
 
     def update(self, minibatch: Experience) -> Update:
@@ -197,8 +199,8 @@ class Policy(Protocol):
 class Reference(Protocol):
     """The frozen model a KL term is taken against."""
 
-    def log_probs(self, batch: Batch) -> TokenStats:
-        """Log-probs of every response token; 0 where ``mask`` is 0."""
+    def log_probs(self, batch: Batch, *, hidden: bool = False) -> TokenStats:
+        """Log-probs of every response token, and mean last hidden states if asked for; 0 where ``mask`` is 0."""
         ...
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES, Advantages
-from cohort.assemble.critic import optim_settings
+from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.assemble.critic import build_critic, optim_settings
 from cohort.config.schema import Config
 from cohort.models.build import add_lora, load_model
 from cohort.models.layout import Layout
@@ -20,7 +20,8 @@ from cohort.models.objective import Objective
 from cohort.models.policy import LocalPolicy
 from cohort.models.precision import resolve_precision
 from cohort.models.reference import AdapterOff, LocalReference
-from cohort.protocols import Policy, Reduce, Reference
+from cohort.protocols import Critic, Policy, Reduce, Reference
+from cohort.trainer.advantage import Advantage
 from cohort.trainer.kl import KLController
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Learner:
     Attributes:
         actor: the trainable policy.
         reference: the frozen model, where a KL term needs one.
+        critic: the value model, where the advantage reads values.
         model: the model in this process that the sampler holds, or copies where the actor is remote.
         compute_dtype: what forward and backward passes compute in.
         parameters: size of the model.
@@ -48,6 +50,7 @@ class Learner:
 
     actor: Policy
     reference: Reference | None
+    critic: Critic | None
     model: nn.Module
     compute_dtype: torch.dtype
     parameters: int
@@ -65,7 +68,7 @@ def build_learner(
     tokenizer: PreTrainedTokenizerBase | None = None,
     reduce: Reduce | None = None,
 ) -> Learner:
-    """Actor and reference on ``device``; also what each replica of a larger run builds for itself."""
+    """Actor, reference and critic on ``device``; also what each replica of a larger run builds for itself."""
     rollout, lora_rank = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.lora_rank
     model = load(config, model_path, device)
     parameters = model.num_parameters()
@@ -87,13 +90,18 @@ def build_learner(
     reference: Reference | None = None
     if needs_reference(config):
         reference = AdapterOff(actor) if lora_rank else frozen(config, load(config, model_path, device), dtype)
+    critic = build_critic(
+        config, model_path=model_path, device=device, total_steps=total_steps, tokenizer=tokenizer, reduce=reduce
+    )
+    notes = (actor.layout_note, critic.layout_note if critic else "")
     return Learner(
         actor=actor,
         reference=reference,
+        critic=critic,
         model=trained,
         compute_dtype=dtype,
         parameters=parameters,
-        notes=(actor.layout_note,) if actor.layout_note else (),
+        notes=tuple(note for note in notes if note),
     )
 
 
@@ -156,6 +164,7 @@ def build_objective(config: Config) -> Objective:
         kl_kind=actor.kl_loss_type,
         horizon=actor.loss_scale_factor,
         needs=entry.needs,
+        row_weights=entry.row_weights,
     )
 
 
@@ -172,11 +181,14 @@ def log_prob_budget(section) -> Budget:
     return Budget(max_tokens=section.log_prob_max_token_len_per_gpu, max_rows=rows)
 
 
-def build_advantage(config: Config) -> Callable[..., Advantages]:
+def build_advantage(config: Config) -> Advantage:
     """The advantage estimator, with its options bound."""
     algorithm = config.algorithm
     scale = "group" if algorithm.norm_adv_by_std_in_grpo else "none"
-    return partial(ADVANTAGES[algorithm.adv_estimator].function, scale=scale)
+    entry = ADVANTAGES[algorithm.adv_estimator]
+    return Advantage(
+        function=partial(entry.function, scale=scale), reads=entry.needs, group_baseline=entry.group_baseline
+    )
 
 
 def build_kl_reward(config: Config) -> KLController | None:

@@ -45,10 +45,10 @@ def check_critic(config: Config) -> None:
                 f"{show(other)}; leave critic.{name} out"
             )
     steps, warmup = config.trainer.total_training_steps, config.trainer.critic_warmup
-    if steps is not None and warmup > steps:
+    if steps is not None and warmup >= steps:
         raise UserError(
             f"trainer.critic_warmup={warmup}: the run ends after trainer.total_training_steps={steps}, so the policy "
-            f"would never learn; make it {steps} or less"
+            f"would never learn; make it less than {steps}"
         )
     check_warmup("critic.optim", critic.optim.lr_warmup_steps, steps)
 

@@ -233,7 +233,7 @@ def describe_batch(config: Config) -> list[str]:
         cut = f"{whole} of {_many(mini, 'prompt')} ({mini * n} rollouts){last}"
         lines.append(f"{updates} updates a step: {passes}{cut}")
     if critic_runs(config):
-        wait = f"; the policy waits for step {trainer.critic_warmup}" if trainer.critic_warmup > 1 else ""
+        wait = f", alone for {_many(trainer.critic_warmup, 'step')}" if trainer.critic_warmup else ""
         lines.append(f"a critic learns on the same minibatches{wait}")
     rows = None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu
     cap = f" and {_many(rows, 'answer')}" if rows else ""

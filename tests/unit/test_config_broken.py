@@ -170,7 +170,7 @@ TWO_KEYS = [
     ({**GAE, "critic.ppo_mini_batch_size": 4}, "critic.ppo_mini_batch_size=4", "leave critic.ppo_mini_batch_size out"),
     ({**GAE, "critic.ppo_epochs": 2}, "critic.ppo_epochs=2", "leave critic.ppo_epochs out"),
     ({**GAE, "critic.shuffle": True}, "critic.shuffle=True", "leave critic.shuffle out"),
-    ({**GAE, "trainer.critic_warmup": 6, "trainer.total_training_steps": 5}, "critic_warmup=6", "5 or less"),
+    ({**GAE, "trainer.critic_warmup": 5, "trainer.total_training_steps": 5}, "critic_warmup=5", "less than 5"),
     (
         {**GAE, "trainer.total_training_steps": 5, "critic.optim.lr_warmup_steps": 5},
         "critic.optim.lr_warmup_steps=5",

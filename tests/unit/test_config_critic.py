@@ -83,9 +83,9 @@ def test_keys_of_the_critic_that_do_nothing_beside_others(values, idle):
     assert notes_of(**values)[1] == [f"no effect: {idle}"]
 
 
-def test_the_banner_says_when_the_policy_starts():
+def test_the_banner_says_how_long_the_critic_learns_alone():
     config = build({**GAE, "trainer.critic_warmup": 5})
-    assert "a critic learns on the same minibatches; the policy waits for step 5" in describe_batch(config)
+    assert "a critic learns on the same minibatches, alone for 5 steps" in describe_batch(config)
     assert "a critic learns on the same minibatches" in describe_batch(build(GAE))
 
 

@@ -35,7 +35,7 @@ class Trainer:
     total_training_steps: Count | None = None
     """Training steps of the whole run; null follows total_epochs."""
     critic_warmup: Annotated[int, Range(low=0)] = 0
-    """The training step from which the actor is updated too; before it the critic learns alone. 0 and 1 never wait."""
+    """Training steps in which the critic learns alone, before the actor's first update."""
     max_minutes: Positive | None = None
     """End the run after the step in which this much training time has passed."""
     logger: tuple[Logger, ...] = ("console", "jsonl")
