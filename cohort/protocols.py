@@ -204,14 +204,27 @@ class Reference(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class ValueUpdate:
+    """What one optimiser step of the critic did.
+
+    Attributes:
+        metrics: loss, gradient norm, clip fraction; names are verl's.
+        warning: why the step was skipped, one line for the person; empty if it was not.
+    """
+
+    metrics: Metrics
+    warning: str = ""
+
+
 class Critic(Protocol):
-    """The value model."""
+    """The value model with its optimiser."""
 
     def values(self, batch: Batch) -> Tensor:
-        """V at each response token, without gradient  # (B, T)."""
+        """V of the state before each response token, without gradient; 0 where ``mask`` is 0  # (B, T)."""
         ...
 
-    def update(self, minibatch: Experience) -> Update:
+    def update(self, minibatch: Experience) -> ValueUpdate:
         """One optimiser step on the value loss. A non-finite loss or gradient changes no weight and is counted."""
         ...
 
@@ -228,7 +241,7 @@ class Critic(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Writes a Hugging Face folder that ``from_pretrained`` loads."""
+        """Writes a Hugging Face folder that ``AutoModelForTokenClassification`` loads, tokenizer included."""
         ...
 
 

@@ -5,6 +5,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForTokenClassification,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
@@ -84,3 +85,17 @@ def tiny_model(
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(scale)
     return model.eval()
+
+
+def tiny_value_model(architecture: str = "qwen3", *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides):
+    """The backbone of ``tiny_model`` with a random scalar head, so that values are not 0 from the start."""
+    lm = tiny_model(architecture, seed=seed, **overrides)
+    lm.config.num_labels = 1
+    model = AutoModelForTokenClassification.from_config(lm.config, attn_implementation="sdpa")
+    model.base_model.load_state_dict(lm.base_model.state_dict())
+    head = model.get_submodule("classifier" if architecture == "gpt2" else "score")
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        head.weight.normal_(std=0.3, generator=generator)
+        head.bias.fill_(0.1)
+    return model.to(dtype).eval()

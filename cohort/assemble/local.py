@@ -132,6 +132,7 @@ def build_trainer(
         reward=runner,
         actor=learner.actor,
         reference=learner.reference,
+        critic=learner.critic,
         advantage=build_advantage(config),
         kl_reward=build_kl_reward(config),
         shaping=shaping,

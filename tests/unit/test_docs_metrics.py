@@ -62,13 +62,14 @@ def logged(tmp_path, *, n: int, entropy_coeff: float = 0.0, of_parts=None, **opt
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory) -> set[str]:
-    """What three tiny runs log: one update, several with every term in the loss, and a KL in the reward."""
+    """What four tiny runs log: one update, several with every term in the loss, a KL in the reward, a critic."""
     folder = tmp_path_factory.mktemp("metrics")
     everything = {"reference": True, "kl_coef": 0.01}
     return (
         logged(folder, n=1)
         | logged(folder, n=4, minibatch=2, entropy_coeff=0.01, of_parts=everything)
         | logged(folder, n=2, kl_reward=KLController(coef=0.1, kind="kl"), of_parts={"reference": True})
+        | logged(folder, n=1, of_parts={"critic": True})
     )
 
 

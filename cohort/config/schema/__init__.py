@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from cohort.config.schema.actor import Actor
 from cohort.config.schema.algorithm import Algorithm
+from cohort.config.schema.critic import Critic
 from cohort.config.schema.data import Data
 from cohort.config.schema.model import Model
 from cohort.config.schema.reward import CustomRewardFunction, Reward
@@ -39,6 +40,8 @@ class Config:
     """Which prompts."""
     actor_rollout_ref: ActorRolloutRef
     """The policy."""
+    critic: Critic = field(default_factory=Critic)
+    """The value model, where the advantage needs one."""
     algorithm: Algorithm = field(default_factory=Algorithm)
     """From rewards to advantages."""
     reward: Reward = field(default_factory=Reward)
@@ -54,6 +57,7 @@ __all__ = [
     "ActorRolloutRef",
     "Algorithm",
     "Config",
+    "Critic",
     "CustomRewardFunction",
     "Data",
     "Model",
