@@ -8,6 +8,7 @@ from typing import Any
 
 from cohort.config.convert import show
 from cohort.config.nearest import nearest_words
+from cohort.config.reward_rules import check_reward_model, idle_reward_model
 from cohort.config.schema import Config
 from cohort.config.schema.data import TASKS
 from cohort.errors import UserError
@@ -26,6 +27,7 @@ def check(config: Config) -> None:
     _kl(config)
     _data(config)
     _reward(config)
+    check_reward_model(config)
     _run(config)
 
 
@@ -217,6 +219,7 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
     if arr.rollout.val_kwargs.temperature == 0:
         names = ("top_k", "top_p", "min_p")
         yield from ((f"{ROLLOUT}.val_kwargs.{key}", "val_kwargs.temperature=0 is greedy") for key in names)
+    yield from idle_reward_model(config)
     if trainer.save_freq < 1:
         yield "trainer.max_actor_ckpt_to_keep", f"trainer.save_freq={trainer.save_freq} saves none"
 

@@ -77,6 +77,13 @@ RENAMED: Mapping[str, Renamed] = {
     "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
     "reward.custom_reward_function.reward_kwargs": Renamed("custom_reward_function.reward_kwargs"),
+    "reward.reward_model.enable": Renamed("reward_model.enable"),
+    "reward.reward_model.model_path": Renamed("reward_model.model.path"),
+    "reward.reward_model.rollout.dtype": Renamed("reward_model.dtype", DTYPES),
+    "reward.reward_model.rollout.n": Renamed("reward_model.judge.n"),
+    "reward.reward_model.rollout.temperature": Renamed("reward_model.judge.temperature"),
+    "reward.reward_model.rollout.response_length": Renamed("reward_model.judge.max_tokens"),
+    "reward_model.micro_batch_size": Renamed("reward_model.micro_batch_size_per_gpu"),
     "reward_model.num_workers": Renamed("reward.num_workers"),
 }
 """Old or other names of our keys. Giving both with different values is an error."""
@@ -87,7 +94,7 @@ _RAY = "it sets up a Ray cluster; this run is one process"
 _KERNEL = "it picks kernels or padding; no number depends on it, and the head is always computed in chunks"
 _IMAGES = "only text is read so far"
 _CRITIC = "grpo has no critic; the value model comes with adv_estimator=gae"
-_JUDGE = "no reward model is run so far"
+_JUDGE = "the reward model runs in this process, on the device of the run"
 _DISTILL = "on-policy distillation is not built"
 _TURNS = "answers have one turn so far"
 _CORRECTION = "the sampler and the trainer agree to float rounding, and the difference is always logged"
@@ -287,7 +294,12 @@ INERT: Mapping[str, Inert] = {
     "algorithm.gdpo_*": Inert("rewards are summed, not normalised one by one", OFF, "weights in reward.functions"),
     # reward
     "reward_model.*": Inert(_JUDGE),
-    "reward_model.enable": Inert(_JUDGE, OFF, _ROLLOUT_FUNCTION),
+    "reward_model.model.input_tokenizer": Inert(
+        "the reward model gets the answer's text, in its own tokenizer and chat template"
+    ),
+    "reward_model.model.external_lib": Inert(
+        "no extra module is imported", OFF, "reward_model.model.trust_remote_code, or a class that Transformers knows"
+    ),
     "reward_model.reward_manager": Inert(
         "each answer is graded alone, in worker processes", ("naive", None), _ROLLOUT_FUNCTION
     ),
@@ -312,7 +324,12 @@ INERT: Mapping[str, Inert] = {
     "reward.reward_manager.module.*": Inert("no class is loaded while source is register"),
     "reward.reward_kwargs*": Inert("reward managers are not built", OFF, "custom_reward_function.reward_kwargs"),
     "reward.reward_model.*": Inert(_JUDGE),
-    "reward.reward_model.enable": Inert(_JUDGE, OFF, _ROLLOUT_FUNCTION),
+    "reward.reward_model.rollout.top_k": Inert("a judge draws from all tokens", (None, -1, 0), "top_k=-1"),
+    "reward.reward_model.rollout.top_p": Inert("a judge draws from all tokens", (None, 1, 1.0), "top_p=1"),
+    "reward.reward_model.rollout.do_sample": Inert("reward_model.judge.temperature decides; 0 is greedy"),
+    "reward.reward_model.rollout.prompt_length": Inert("reward_model.max_length limits what is read"),
+    "reward.reward_model.rollout.seed": Inert("a judge's draws are named by actor_rollout_ref.rollout.seed"),
+    "reward.reward_model.rollout.ignore_eos": Inert("a judge ends where its end token is", OFF, "ignore_eos=False"),
     "reward.max_concurrent": Inert("reward.num_workers says how many answers are graded at once"),
     # trainer
     "trainer.balance_batch": Inert("rows are always cut into passes of like length; no number depends on it"),
@@ -424,6 +441,14 @@ COHORT_ONLY: tuple[str, ...] = (
         f"{ARR}.rollout.val_kwargs.also_greedy",
     ),
     *("reward.functions", "reward.max_unscorable_rate"),
+    *(
+        f"reward_model.{name}"
+        for name in (
+            *("kind", "model.tokenizer_path", "model.custom_chat_template", "weight", "scale", "shift", "label"),
+            *("activation", "truncation", "dtype", "judge.template", "judge.pattern", "judge.worst", "judge.best"),
+            *("judge.n", "judge.temperature", "judge.max_tokens", "judge.apply_chat_template_kwargs"),
+        )
+    ),
     *("trainer.seed", "trainer.threads", "trainer.sample_freq", "trainer.max_minutes"),
 )
 """Keys of the schema that are not in verl's own files."""
@@ -438,6 +463,8 @@ DEVIATIONS: Mapping[str, tuple[str, str]] = {
     f"{ARR}.actor.clip_ratio_high": ("0.2", "follows clip_ratio; in verl setting clip_ratio alone changes nothing"),
     "data.train_files": ("~/data/rlhf/gsm8k/train.parquet", "must be given, or data.task"),
     "data.val_files": ("~/data/rlhf/gsm8k/test.parquet", "must be given where validation is asked for"),
+    "reward_model.model.path": ("~/models/FsfairX-LLaMA3-RM-v0.1", "must be given where a classifier grades"),
+    "reward_model.forward_max_token_len_per_gpu": ("32768", "follows the actor's budget; memory only"),
     "trainer.logger": ("[console, wandb]", "works offline, without an account"),
     "trainer.device": ("cuda", "takes the GPU where there is one"),
     "trainer.n_gpus_per_node": ("8", "counts replicas, on CPU cores too"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cohort.errors import UserError
-from cohort.protocols import Environment, Reward, Sampler, Sampling, SeedKey
+from cohort.protocols import Environment, GroupReward, Reward, Sampler, Sampling, SeedKey
 from cohort.types import FinishReason, Group, Prompt, Rollout, Score
 
 
@@ -28,8 +28,9 @@ async def collect(
     """A group of ``n`` rollouts per prompt, in the order of ``prompts`` and of the sample numbers.
 
     One coroutine per rollout runs the environment and then the reward, so rewards overlap with the
-    sampling of what is not finished yet. A rollout or reward that raises is data: the rollout is
-    there, aborted where the environment failed, with a score of None and the traceback as reason.
+    sampling of what is not finished yet. A ``GroupReward`` has the last word when all are finished. A
+    rollout or reward that raises is data: the rollout is there, aborted where the environment failed,
+    with a score of None and the traceback as reason.
 
     Args:
         prompts: the questions. A prompt that occurs twice gets different draws each time.
@@ -60,7 +61,8 @@ async def collect(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [Group(prompt=prompt, rollouts=tuple(rollouts[i * n : (i + 1) * n])) for i, prompt in enumerate(prompts)]
+    groups = [Group(prompt=prompt, rollouts=tuple(rollouts[i * n : (i + 1) * n])) for i, prompt in enumerate(prompts)]
+    return await reward.score_groups(groups) if isinstance(reward, GroupReward) else groups
 
 
 async def _finish(
@@ -79,7 +81,8 @@ async def _finish(
         raise
     except Exception:
         failed = Score(value=None, reason=traceback.format_exc())
-        return Rollout(prompt=prompt, sample=sample, finish_reason=FinishReason.ABORT, score=failed)
+        return Rollout(prompt=prompt, sample=sample, finish_reason=FinishReason.ABORT, score=failed, key=key)
+    rollout = replace(rollout, key=key)
     if reward is None:
         return rollout
     started = time.perf_counter()

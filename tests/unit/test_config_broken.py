@@ -118,7 +118,7 @@ BROKEN = [
     ("algorithm.gamma", 0.99, "instead"),
     ("algorithm.filter_groups.enable", True, "algorithm.filter_groups.enable=False"),
     ("algorithm.rollout_correction.rollout_is", "token", "rollout_is=null"),
-    ("reward_model.enable", True, "custom_reward_function.path"),
+    ("reward_model.enable", True, "reward_model.kind=judge"),
     ("reward_model.reward_manager", "dapo", "custom_reward_function.path"),
     ("trainer.logger", ["console", "wandb"], "[console,jsonl,tensorboard]"),
     ("trainer.default_hdfs_dir", "hdfs://x", "instead"),
