@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 from cohort.errors import UserError
 from cohort.models.micro import UNLIMITED, Budget
 from cohort.models.precision import cast_parameters
+from cohort.models.quiet import no_progress_bars
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest difference between a row alone and in a batch, in units of 1 + |logit|; 0.1 for narrower types."""
@@ -41,13 +42,14 @@ def load_classifier(path: str | Path, *, device: torch.device | str, trust_remot
     name = str(path)
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-        loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-        )
+        with no_progress_bars():
+            loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+                name,
+                config=config,
+                dtype=torch.float32,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+            )
         model, report = loaded
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())
