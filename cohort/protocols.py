@@ -118,7 +118,7 @@ class Reward(Protocol):
 
 @runtime_checkable
 class GroupReward(Protocol):
-    """A reward that has something left to say when every answer of a step is there."""
+    """A reward that has something left to say when all answers that are sampled together are there."""
 
     async def score_groups(self, groups: Sequence[Group]) -> list[Group]:
         """The same groups with their final scores; called once after every ``score``, in the order of the prompts.
@@ -168,8 +168,10 @@ class Update:
 class Policy(Protocol):
     """The trainable model with its optimiser."""
 
-    def log_probs(self, batch: Batch, *, entropy: bool = False) -> TokenStats:
-        """Log-probs of every response token, without gradient; 0 where ``mask`` is 0."""
+    def log_probs(
+        self, batch: Batch, *, entropy: bool = False, sum_pi_squared: bool = False, hidden: bool = False
+    ) -> TokenStats:
+        """Log-probs of every response token, and what is asked for beside them, without gradient; 0 off ``mask``."""
         ...
 
     def update(self, minibatch: Experience) -> Update:
@@ -200,8 +202,8 @@ class Policy(Protocol):
 class Reference(Protocol):
     """The frozen model a KL term is taken against."""
 
-    def log_probs(self, batch: Batch) -> TokenStats:
-        """Log-probs of every response token; 0 where ``mask`` is 0."""
+    def log_probs(self, batch: Batch, *, hidden: bool = False) -> TokenStats:
+        """Log-probs of every response token, and mean last hidden states if asked for; 0 where ``mask`` is 0."""
         ...
 
 
@@ -212,8 +214,24 @@ class Critic(Protocol):
         """V at each response token, without gradient  # (B, T)."""
         ...
 
-    def update(self, minibatch: Experience) -> Metrics:
-        """One optimiser step on the value loss."""
+    def update(self, minibatch: Experience) -> Update:
+        """One optimiser step on the value loss. A non-finite loss or gradient changes no weight and is counted."""
+        ...
+
+    def advance(self) -> None:
+        """Moves the learning-rate schedule on by one training step."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything an exact resume needs: parameters, optimiser, schedule."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restores ``state()``."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes a Hugging Face folder that ``from_pretrained`` loads."""
         ...
 
 

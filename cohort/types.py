@@ -288,8 +288,8 @@ class Experience:
         """The experience on ``device``."""
         return _map(self, lambda tensor: tensor.to(device))
 
-    def minibatches(self, prompts: int, *, epochs: int = 1, seed: int | None = None) -> Iterator[Experience]:
-        """Slices of whole groups, one per optimiser step, ``epochs`` times over.
+    def slices(self, prompts: int, *, epochs: int = 1, seed: int | None = None) -> Iterator[Tensor]:
+        """Rows of whole groups, one slice per optimiser step, ``epochs`` times over.
 
         Args:
             prompts: groups per slice; the last slice of an epoch takes what is left.
@@ -303,7 +303,12 @@ class Experience:
                 generator = torch.Generator().manual_seed(seed + epoch)
                 order = groups[torch.randperm(len(groups), generator=generator).to(groups.device)]
             for chosen in order.split(prompts):
-                yield self.select((self.batch.group[:, None] == chosen).any(1).nonzero()[:, 0])
+                yield (self.batch.group[:, None] == chosen).any(1).nonzero()[:, 0]
+
+    def minibatches(self, prompts: int, *, epochs: int = 1, seed: int | None = None) -> Iterator[Experience]:
+        """The experience of each of ``slices``."""
+        for rows in self.slices(prompts, epochs=epochs, seed=seed):
+            yield self.select(rows)
 
 
 def collate(groups: Sequence[Group]) -> Batch:

@@ -16,6 +16,7 @@ from cohort.models.reference import LocalReference
 from cohort.protocols import Reduce, Sampling
 from cohort.rollout.environment import SingleTurn
 from cohort.rollout.native import NativeSampler
+from cohort.trainer.advantage import Advantage
 from cohort.trainer.trainer import Plan, Trainer
 from cohort.types import Prompt, Rollout, Score
 from tests.tiny import byte_tokenizer, tiny_model
@@ -115,8 +116,7 @@ def build_trainer(
         reward=FunctionReward(reward),
         actor=parts.actor,
         reference=parts.reference,
-        advantage=partial(grpo),
-        **options,
+        **{"advantage": Advantage(function=partial(grpo)), **options},
     )
     trainer.publish()
     return trainer

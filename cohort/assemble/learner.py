@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES, Advantages
+from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
 from cohort.config.schema import Config
 from cohort.models.build import add_lora, load_model
 from cohort.models.layout import Layout
@@ -21,6 +21,7 @@ from cohort.models.policy import LocalPolicy
 from cohort.models.precision import resolve_precision
 from cohort.models.reference import AdapterOff, LocalReference
 from cohort.protocols import Policy, Reduce, Reference
+from cohort.trainer.advantage import Advantage
 from cohort.trainer.kl import KLController
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def build_objective(config: Config) -> Objective:
         kl_kind=actor.kl_loss_type,
         horizon=actor.loss_scale_factor,
         needs=entry.needs,
+        row_weights=entry.row_weights,
     )
 
 
@@ -190,11 +192,14 @@ def log_prob_budget(section) -> Budget:
     return Budget(max_tokens=section.log_prob_max_token_len_per_gpu, max_rows=rows)
 
 
-def build_advantage(config: Config) -> Callable[..., Advantages]:
+def build_advantage(config: Config) -> Advantage:
     """The advantage estimator, with its options bound."""
     algorithm = config.algorithm
     scale = "group" if algorithm.norm_adv_by_std_in_grpo else "none"
-    return partial(ADVANTAGES[algorithm.adv_estimator].function, scale=scale)
+    entry = ADVANTAGES[algorithm.adv_estimator]
+    return Advantage(
+        function=partial(entry.function, scale=scale), reads=entry.needs, group_baseline=entry.group_baseline
+    )
 
 
 def build_kl_reward(config: Config) -> KLController | None:

@@ -52,14 +52,14 @@ class PolicyWorker:
         dist.init_process_group("gloo", init_method=address, rank=self.rank, world_size=self.replicas)
         self.parts = self.build(GroupReduce())
 
-    def log_probs(self, batch: Batch, entropy: bool) -> TokenStats:
+    def log_probs(self, batch: Batch, wanted: Mapping[str, bool]) -> TokenStats:
         """``Policy.log_probs`` on this replica's rows."""
-        return self.parts.actor.log_probs(batch, entropy=entropy)
+        return self.parts.actor.log_probs(batch, **wanted)
 
-    def reference_log_probs(self, batch: Batch) -> TokenStats:
+    def reference_log_probs(self, batch: Batch, hidden: bool) -> TokenStats:
         """``Reference.log_probs`` on this replica's rows."""
         assert self.parts.reference is not None
-        return self.parts.reference.log_probs(batch)
+        return self.parts.reference.log_probs(batch, hidden=hidden)
 
     def update(self, minibatch: Experience) -> Update:
         """``Policy.update`` on this replica's rows; counts and gradients are summed over all."""
@@ -111,10 +111,13 @@ class RemotePolicy:
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
 
-    def log_probs(self, batch: Batch, *, entropy: bool = False) -> TokenStats:
+    def log_probs(
+        self, batch: Batch, *, entropy: bool = False, sum_pi_squared: bool = False, hidden: bool = False
+    ) -> TokenStats:
         """Log-probs of every response token, each row computed by one replica."""
         rows = split_rows(batch, len(self.replicas))
-        calls = [w.log_probs.remote(batch.select(r), entropy) for w, r in zip(self.replicas.workers, rows, strict=True)]
+        wanted = {"entropy": entropy, "sum_pi_squared": sum_pi_squared, "hidden": hidden}
+        calls = [w.log_probs.remote(batch.select(r), wanted) for w, r in zip(self.replicas.workers, rows, strict=True)]
         return _join(ray.get(calls), rows)
 
     def update(self, minibatch: Experience) -> Update:
@@ -156,11 +159,12 @@ class RemoteReference:
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
 
-    def log_probs(self, batch: Batch) -> TokenStats:
+    def log_probs(self, batch: Batch, *, hidden: bool = False) -> TokenStats:
         """Log-probs of every response token under the frozen model."""
         rows = split_rows(batch, len(self.replicas))
         calls = [
-            w.reference_log_probs.remote(batch.select(r)) for w, r in zip(self.replicas.workers, rows, strict=True)
+            w.reference_log_probs.remote(batch.select(r), hidden)
+            for w, r in zip(self.replicas.workers, rows, strict=True)
         ]
         return _join(ray.get(calls), rows)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cohort.algorithms.kl import kl_penalty
-from cohort.algorithms.masking import aggregate, masked_sum
+from cohort.algorithms.masking import aggregate, masked_mean, masked_sum
 from cohort.algorithms.registry import TokenLoss
 from cohort.metrics import Last, Mean, Metrics, Sum
 from cohort.protocols import TokenStats
@@ -32,6 +32,7 @@ class Objective:
         kl_kind: one of ``algorithms.kl.KL_KINDS``.
         horizon: constant divisor of ``seq-mean-token-sum-norm``, in tokens.
         needs: further arguments of ``policy_loss``: fields of ``Experience`` or names in its extras.
+        row_weights: the policy loss is one number per row: weights enter as their geometric mean over the row.
     """
 
     policy_loss: Callable[..., TokenLoss]
@@ -41,6 +42,7 @@ class Objective:
     kl_kind: str = "low_var_kl"
     horizon: float | None = None
     needs: tuple[str, ...] = ()
+    row_weights: bool = False
 
     def losses(self, experience: Experience) -> tuple[str, ...]:
         """Names of the metrics that add up over micro-batches and replicas."""
@@ -62,11 +64,11 @@ class Objective:
         Raises:
             ValueError: if a term is weighted but its statistics are missing.
         """
-        mask, log_probs = experience.batch.mask, stats.log_probs
+        mask, log_probs = experience.mask, stats.log_probs
         old_log_probs = experience.old_log_probs if experience.old_log_probs is not None else log_probs.detach()
         extra = {name: self._needed(experience, name) for name in self.needs}
         policy = self.policy_loss(log_probs, old_log_probs, experience.advantages, mask, **extra)
-        loss = pg_loss = self._aggregate(policy.loss, mask, counts)
+        loss = pg_loss = self._aggregate(self._weighted(policy.loss, experience), mask, counts)
         sums = {"actor/pg_loss": pg_loss}
         if self.entropy_coeff:
             if stats.entropy is None:
@@ -88,6 +90,16 @@ class Objective:
 
     def _aggregate(self, per_token: Tensor, mask: Tensor, counts: Tensor) -> Tensor:
         return aggregate(per_token, mask, self.aggregation, counts, horizon=self.horizon)
+
+    def _weighted(self, loss: Tensor, experience: Experience) -> Tensor:
+        """The policy loss times what its tokens weigh; KL and entropy are not weighted  # (b, T)."""
+        weights = experience.weights
+        if weights is None:
+            return loss
+        if self.row_weights:
+            mask = experience.mask
+            weights = masked_mean(weights.log(), mask, axis=1).exp()[:, None].expand_as(loss)
+        return loss * weights
 
     def _needed(self, experience: Experience, name: str) -> Tensor:
         value = experience.extras[name] if name in experience.extras else vars(experience).get(name)

@@ -101,8 +101,10 @@ class LocalPolicy:
         self.compute = Compute(model, compute_dtype or causal_lm(model).dtype)
         self.optimizer = Optimizer([p for _, p in trainable(model)], optim)
 
-    def log_probs(self, batch: Batch, *, entropy: bool = False) -> TokenStats:
-        """Log-probs of every response token, without gradient; 0 where ``mask`` is 0  # (B, T)."""
+    def log_probs(
+        self, batch: Batch, *, entropy: bool = False, sum_pi_squared: bool = False, hidden: bool = False
+    ) -> TokenStats:
+        """Log-probs of every response token, and what is asked for beside them, without gradient; 0 off ``mask``."""
         with self.compute():
             return score(
                 self.model,
@@ -111,6 +113,8 @@ class LocalPolicy:
                 layout=self.layout,
                 budget=self.log_prob_budget,
                 entropy=entropy,
+                sum_pi_squared=sum_pi_squared,
+                hidden=hidden,
             )
 
     def update(self, minibatch: Experience) -> Update:
@@ -120,7 +124,7 @@ class LocalPolicy:
         ``actor/skipped_updates`` counts it and ``Update.warning`` names the first bad row.
         """
         self.optimizer.zero_grad()
-        whole = self.reduce.sum(counts(minibatch.batch.mask.to(self.device)))  # (2,): tokens, rows
+        whole = self.reduce.sum(counts(minibatch.mask.to(self.device)))  # (2,): tokens, rows
         collected, metrics = Collector(minibatch.batch), dict[str, Metric]()
         for rows in self._plan(minibatch.batch):
             micro = minibatch.select(rows.to(minibatch.advantages.device)).to(self.device)

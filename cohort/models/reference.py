@@ -43,9 +43,11 @@ class LocalReference:
         self.budget = budget
         self.model = cast_parameters(model.eval().requires_grad_(False), compute_dtype or causal_lm(model).dtype)
 
-    def log_probs(self, batch: Batch) -> TokenStats:
+    def log_probs(self, batch: Batch, *, hidden: bool = False) -> TokenStats:
         """Log-probs of every response token under the frozen model; 0 where ``mask`` is 0."""
-        return score(self.model, batch, temperature=self.temperature, layout=self.layout, budget=self.budget)
+        return score(
+            self.model, batch, temperature=self.temperature, layout=self.layout, budget=self.budget, hidden=hidden
+        )
 
 
 class AdapterOff:
@@ -59,7 +61,7 @@ class AdapterOff:
         self.policy = policy
         self.model: Any = policy.model
 
-    def log_probs(self, batch: Batch) -> TokenStats:
+    def log_probs(self, batch: Batch, *, hidden: bool = False) -> TokenStats:
         """Log-probs of every response token under the base model; 0 where ``mask`` is 0."""
         with self.model.disable_adapter():
-            return self.policy.log_probs(batch)
+            return self.policy.log_probs(batch, hidden=hidden)

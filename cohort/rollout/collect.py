@@ -24,6 +24,8 @@ async def collect(
     reward: Reward | None,
     seed: int,
     step: int,
+    baseline: bool = False,
+    repeats: Counter[int] | None = None,
 ) -> list[Group]:
     """A group of ``n`` rollouts per prompt, in the order of ``prompts`` and of the sample numbers.
 
@@ -41,27 +43,35 @@ async def collect(
         reward: grades finished rollouts; None leaves their score None.
         seed: names the random draws, with ``step``, the prompt's row and the sample number.
         step: the training step.
+        baseline: also a greedy answer to each prompt, as ``Group.baseline``.
+        repeats: how often each data row was drawn in this step before; counted on.
 
     Raises:
         UserError: at once, where a component refuses its input; the other rollouts are cancelled.
         asyncio.CancelledError, KeyboardInterrupt: after all rollouts have been cancelled.
     """
-    seen: Counter[int] = Counter()
+    seen = Counter[int]() if repeats is None else repeats
+    greedy = replace(sampling, temperature=0.0)
     tasks = []
     for prompt in prompts:
         first = seen[prompt.row] * n
         seen[prompt.row] += 1
-        for sample in range(n):
+        for sample in range(n + baseline):
             key = SeedKey(seed=seed, step=step, prompt=prompt.row, sample=first + sample)
-            rollout = _finish(prompt, sample, environment, sampler, sampling, reward, key)
-            tasks.append(asyncio.create_task(rollout))
+            how = sampling if sample < n else greedy
+            tasks.append(asyncio.create_task(_finish(prompt, sample, environment, sampler, how, reward, key)))
     try:
         rollouts = await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    groups = [Group(prompt=prompt, rollouts=tuple(rollouts[i * n : (i + 1) * n])) for i, prompt in enumerate(prompts)]
+    width = n + baseline
+    cohorts = [tuple(rollouts[i * width : (i + 1) * width]) for i in range(len(prompts))]
+    groups = [
+        Group(prompt=prompt, rollouts=cohort[:n], baseline=cohort[n] if baseline else None)
+        for prompt, cohort in zip(prompts, cohorts, strict=True)
+    ]
     return await reward.score_groups(groups) if isinstance(reward, GroupReward) else groups
 
 

@@ -28,10 +28,15 @@ class Screen:
         """
         check_unscorable([r.score for group in groups for r in group.rollouts], self.max_unscorable_rate)
         kept = [replace(g, rollouts=tuple(r for r in g.rollouts if trains(r))) for g in groups]
-        left = [group for group in kept if group.rollouts]
+        left = [group for group in kept if group.rollouts and comparable(group)]
         if not left:
             raise UserError("no answer of this step has both a score and a token: nothing can be trained on")
         return left
+
+
+def comparable(group: Group) -> bool:
+    """Whether the greedy answer was scored, where there is one: an estimator is going to compare with it."""
+    return group.baseline is None or (group.baseline.score is not None and group.baseline.score.value is not None)
 
 
 def trains(rollout: Rollout) -> bool:

@@ -205,6 +205,13 @@ def test_a_sum_of_named_parts():
 
 
 @pytest.mark.parametrize("grader", [Lengths, OneByOne])
+def test_where_no_function_applies_the_model_decides(grader):
+    mixed = MixedReward(grader(), functions=functions(lambda text: {"applies": False}))
+    (group,) = graded_groups(mixed, [Group(prompt=prompt(), rollouts=(answer("four"),))])
+    assert group.rollouts[0].score.value == 4.0
+
+
+@pytest.mark.parametrize("grader", [Lengths, OneByOne])
 def test_alone_the_model_is_the_reward(grader):
     (group,) = graded_groups(MixedReward(grader()), [Group(prompt=prompt(), rollouts=(answer("four"), answer("")))])
     assert [r.score.value for r in group.rollouts] == [4.0, 0.0]
