@@ -191,7 +191,8 @@ def _readable(override: str) -> str:
                 f"{show(override)}: this list, mapping or quotation is not well formed; "
                 "lists are [a,b], mappings {a: 1}, and text with signs goes in quotes"
             ) from None
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        # Hydra takes a backslash for itself, unless it stands before a quote or at the end.
+        quoted = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
         return f"++{key}='{quoted}'"
     return word
 

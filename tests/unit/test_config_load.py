@@ -211,3 +211,12 @@ def test_the_page_of_keys_is_up_to_date():
     assert page == markdown(), "run: python -m cohort.config.document > docs/config.md"
     assert all(f"`{name.rpartition('.')[2]}`" in page for name in keys())
     assert len(values(load())) == len(keys())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"(\d)", r"Score:\s*(-?\d+(?:\.\d+)?)", r"a\'b (c)", "it's (x)", "ends with (\\", "(\\\\'", "(a''b)", "(\n)"],
+)
+def test_regular_expressions_and_quotes_arrive_as_they_were_typed(text):
+    arguments = ["data.task=arithmetic", "actor_rollout_ref.model.path=M", f"data.prompt_key={text}"]
+    assert from_arguments(arguments, config_name="grpo").config.data.prompt_key == text
