@@ -10,6 +10,7 @@ from cohort.config import shaping
 from cohort.config.convert import show
 from cohort.config.critic import check_critic, check_warmup, critic_runs, idle_critic
 from cohort.config.nearest import nearest_words
+from cohort.config.reward_rules import check_reward_model, idle_reward_model
 from cohort.config.schema import Config
 from cohort.config.schema.data import TASKS
 from cohort.errors import UserError
@@ -30,6 +31,7 @@ def check(config: Config) -> None:
     check_critic(config)
     _data(config)
     _reward(config)
+    check_reward_model(config)
     _run(config)
 
 
@@ -218,6 +220,7 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
     if arr.rollout.val_kwargs.temperature == 0:
         names = ("top_k", "top_p", "min_p")
         yield from ((f"{ROLLOUT}.val_kwargs.{key}", "val_kwargs.temperature=0 is greedy") for key in names)
+    yield from idle_reward_model(config)
     if trainer.save_freq < 1:
         yield "trainer.max_actor_ckpt_to_keep", f"trainer.save_freq={trainer.save_freq} saves none"
 
