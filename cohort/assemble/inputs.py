@@ -155,6 +155,7 @@ def _reward_functions(
     config: Config, inputs: Inputs, function: Callable[..., object] | None
 ) -> Sequence[RewardFunction | Callable[..., object]]:
     custom = config.custom_reward_function
+    of_run = {"max_response_length": config.data.max_response_length}
     if function is not None:
         return [function]
     if custom.path is not None:
@@ -163,7 +164,7 @@ def _reward_functions(
         return [
             load_custom(part.path, part.name, part.kwargs, weight=part.weight)
             if part.path
-            else built_in(part.name, part.kwargs, weight=part.weight)
+            else built_in(part.name, part.kwargs, weight=part.weight, of_run=of_run)
             for part in config.reward.functions
         ]
     if config.reward_model.enable:  # the model alone, as in verl

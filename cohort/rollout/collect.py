@@ -54,7 +54,7 @@ async def collect(
     greedy = replace(sampling, temperature=0.0)
     tasks = []
     for prompt in prompts:
-        first = seen[prompt.row] * n
+        first = seen[prompt.row] * (n + baseline)
         seen[prompt.row] += 1
         for sample in range(n + baseline):
             key = SeedKey(seed=seed, step=step, prompt=prompt.row, sample=first + sample)
