@@ -18,6 +18,7 @@ from cohort.algorithms.masking import counts
 from cohort.errors import UserError
 from cohort.metrics import Last, Mean, Metric, Metrics, Sum, merge
 from cohort.models.build import dropout_is_off, trainable
+from cohort.models.demonstrations import LOSS, learn_demonstrations, mix
 from cohort.models.export import merged_weights, save_folder
 from cohort.models.forward import causal_lm, token_stats
 from cohort.models.layout import DEFAULT_LAYOUT, Layout
@@ -28,7 +29,7 @@ from cohort.models.precision import Compute
 from cohort.models.scoring import Collector, score
 from cohort.models.support import settle_layout
 from cohort.protocols import Reduce, TokenStats, Update, Weights
-from cohort.types import Batch, Experience
+from cohort.types import Batch, Demonstrations, Experience
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -117,13 +118,15 @@ class LocalPolicy:
                 hidden=hidden,
             )
 
-    def update(self, minibatch: Experience) -> Update:
+    def update(self, minibatch: Experience, *, demonstrations: Demonstrations | None = None) -> Update:
         """One optimiser step on the whole minibatch, cut into micro-batches for memory alone.
 
+        With demonstrations the loss is (1 - weight) times the objective plus weight times theirs.
         Where the loss or a gradient is not finite, no weight and no moment of the optimiser changes:
         ``actor/skipped_updates`` counts it and ``Update.warning`` names the first bad row.
         """
         self.optimizer.zero_grad()
+        share = 1.0 - demonstrations.weight if demonstrations else 1.0
         whole = self.reduce.sum(counts(minibatch.mask.to(self.device)))  # (2,): tokens, rows
         collected, metrics = Collector(minibatch.batch), dict[str, Metric]()
         for rows in self._plan(minibatch.batch):
@@ -137,11 +140,20 @@ class LocalPolicy:
                     entropy=self.entropy,
                 )  # (b, T)
                 loss, seen = self.objective(stats, micro, whole)
-                if loss.requires_grad:  # no row may have a token to learn from
-                    loss.backward()
+                if share and loss.requires_grad:  # no row may have a token to learn from
+                    (loss * share).backward()
             collected.add(rows, stats)
             merge(metrics, seen)
+        if demonstrations:
+            metrics = mix(metrics, self._demonstrated(demonstrations), demonstrations.weight)
         return self._apply(minibatch, collected.stats(), metrics)
+
+    def _demonstrated(self, demonstrations: Demonstrations) -> Metrics:
+        """Adds the demonstrations' share of the gradient."""
+        micros = self._plan(demonstrations.batch)
+        return learn_demonstrations(
+            self.model, demonstrations, micros, layout=self.layout, compute=self.compute, reduce=self.reduce
+        )
 
     def _plan(self, batch: Batch) -> list[Tensor]:
         return plan(
@@ -159,7 +171,8 @@ class LocalPolicy:
             if parameter.grad is None:  # also on a replica without rows: all replicas step alike
                 parameter.grad = torch.zeros_like(parameter)
         self.reduce.gradients(parameters)
-        metrics, replicas = self._whole_losses(metrics, self.objective.losses(minibatch))
+        losses = (*self.objective.losses(minibatch), *([LOSS] if LOSS in metrics else []))
+        metrics, replicas = self._whole_losses(metrics, losses)
         norm = float(self.optimizer.clip())
         finite = math.isfinite(norm) and math.isfinite(metrics["actor/loss"].read())
         before = [_sample(parameter) for parameter in parameters]
