@@ -35,7 +35,7 @@ def require_data(config: Config) -> None:
     """A run from the command line needs training rows; one from Python may bring its own.
 
     Raises:
-        UserError: if there are none, or none to validate on although validation is asked for.
+        UserError: if there are none, or none to validate on or to imitate although that is asked for.
     """
     data, trainer = config.data, config.trainer
     if data.task is None and not data.train_files and not trainer.val_only:
@@ -46,6 +46,11 @@ def require_data(config: Config) -> None:
     if data.task is None and not data.val_files and (trainer.val_only or trainer.test_freq > 0):
         asked = "trainer.val_only=True" if trainer.val_only else f"trainer.test_freq={trainer.test_freq}"
         raise UserError(f"data.val_files=[]: {asked} needs validation data; give a Parquet or JSONL file")
+    if config.algorithm.chord.enable and not config.algorithm.chord.files and not trainer.val_only:
+        raise UserError(
+            f"{CHORD}.files=[]: {CHORD}.enable=True learns from demonstrations; give Parquet or JSONL files with "
+            "messages, or with a prompt and an answer"
+        )
 
 
 def check_foreign(config: Config, flat: Mapping[str, Any]) -> None:
@@ -123,11 +128,6 @@ def _chord(config: Config) -> None:
     chord = config.algorithm.chord
     if not chord.enable or config.trainer.val_only:
         return
-    if not chord.files:
-        raise UserError(
-            f"{CHORD}.files=[]: {CHORD}.enable=True learns from demonstrations; give Parquet or JSONL files with "
-            "messages, or with a prompt and an answer"
-        )
     if chord.mu_peak < chord.mu_valley:
         raise UserError(
             f"{CHORD}.mu_peak={chord.mu_peak:g}: it is below {CHORD}.mu_valley={chord.mu_valley:g}, where mu falls to; "

@@ -423,6 +423,10 @@ COHORT_ONLY: tuple[str, ...] = (
         f"{ARR}.rollout.val_kwargs.stop",
         f"{ARR}.rollout.val_kwargs.also_greedy",
     ),
+    *("algorithm.chord.enable", "algorithm.chord.files", "algorithm.chord.prompt_key", "algorithm.chord.response_key"),
+    *("algorithm.chord.max_length", "algorithm.chord.batch_size", "algorithm.chord.phi"),
+    *("algorithm.chord.mu_warmup_steps", "algorithm.chord.mu_decay_steps"),
+    *("algorithm.chord.mu_peak", "algorithm.chord.mu_valley"),
     *("reward.functions", "reward.max_unscorable_rate"),
     *("trainer.seed", "trainer.threads", "trainer.sample_freq", "trainer.max_minutes"),
 )

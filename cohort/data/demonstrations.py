@@ -145,13 +145,13 @@ def _pair(rows: Sequence[Mapping[str, Any]], i: int, prompt_key: str, response_k
     if row.get(prompt_key) is None:
         raise UserError(f"{place(rows, i)}: no column `{prompt_key}` ({KEY}.prompt_key); the row has: {', '.join(row)}")
     prompt = row[prompt_key]
-    messages = isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes)
-    if not prompt or not (messages or isinstance(prompt, str)):
+    if not prompt or not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
         raise UserError(
             f"{place(rows, i)}: `{prompt_key}` must be a string or a list of messages, not empty; it is {prompt!r:.60}"
         )
     answer = _answer_text(rows, i, f"`{found[0]}`", row[found[0]])
-    return _Pair(index=i, prompt=_messages(rows, i, prompt_key, prompt) if messages else prompt, answer=answer)
+    question = prompt if isinstance(prompt, str) else _messages(rows, i, prompt_key, prompt)
+    return _Pair(index=i, prompt=question, answer=answer)
 
 
 def _conversation(rows: Sequence[Mapping[str, Any]], i: int) -> _Pair:

@@ -44,9 +44,9 @@ class Chord:
     mu_decay_steps: Whole = 200
     """Updates after that in which mu falls to mu_valley, as a cosine."""
     mu_peak: Share = 0.9
-    """The largest mu."""
+    """The largest mu, from 0 to 1."""
     mu_valley: Share = 0.05
-    """The mu that stays; equal to mu_peak for a constant mu."""
+    """The mu that stays at the end; equal to mu_peak for a constant mu."""
     phi: bool = False
     """Weigh each demonstrated token by p (1 - p), p its probability now: CHORD-phi."""
 
