@@ -14,6 +14,7 @@ from cohort.trainer.validator import Validator
 from cohort.types import Rollout, Score
 from tests.pages import ROOT
 from tests.rig import build_parts, build_trainer
+from tests.unit.test_chord import chord
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
@@ -68,6 +69,7 @@ def names(tmp_path_factory) -> set[str]:
     return (
         logged(folder, n=1)
         | logged(folder, n=4, minibatch=2, entropy_coeff=0.01, of_parts=everything)
+        | logged(folder, n=2, chord=chord(phi=True))
         | logged(folder, n=2, kl_reward=KLController(coef=0.1, kind="kl"), of_parts={"reference": True})
     )
 
