@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
+from cohort.config import demonstrations, shaping
 from cohort.config.convert import show
 from cohort.config.nearest import nearest_words
 from cohort.config.schema import Config
 from cohort.config.schema.data import TASKS
 from cohort.errors import UserError
 
-ACTOR, ROLLOUT, CHORD = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "algorithm.chord"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
 def check(config: Config) -> None:
@@ -25,7 +25,8 @@ def check(config: Config) -> None:
     _batch(config)
     _sampling(config)
     _kl(config)
-    _chord(config)
+    shaping.check(config)
+    demonstrations.check(config)
     _data(config)
     _reward(config)
     _run(config)
@@ -46,11 +47,7 @@ def require_data(config: Config) -> None:
     if data.task is None and not data.val_files and (trainer.val_only or trainer.test_freq > 0):
         asked = "trainer.val_only=True" if trainer.val_only else f"trainer.test_freq={trainer.test_freq}"
         raise UserError(f"data.val_files=[]: {asked} needs validation data; give a Parquet or JSONL file")
-    if config.algorithm.chord.enable and not config.algorithm.chord.files and not trainer.val_only:
-        raise UserError(
-            f"{CHORD}.files=[]: {CHORD}.enable=True learns from demonstrations; give Parquet or JSONL files with "
-            "messages, or with a prompt and an answer"
-        )
+    demonstrations.require_files(config)
 
 
 def check_foreign(config: Config, flat: Mapping[str, Any]) -> None:
@@ -124,26 +121,6 @@ def _kl(config: Config) -> None:
         )
 
 
-def _chord(config: Config) -> None:
-    chord = config.algorithm.chord
-    if not chord.enable or config.trainer.val_only:
-        return
-    if chord.mu_peak < chord.mu_valley:
-        raise UserError(
-            f"{CHORD}.mu_peak={chord.mu_peak:g}: it is below {CHORD}.mu_valley={chord.mu_valley:g}, where mu falls to; "
-            f"set it to {chord.mu_valley:g} or more"
-        )
-    if chord.mu_peak == 0:
-        raise UserError(
-            f"{CHORD}.mu_peak=0: no demonstration would ever be read; set it above 0, or {CHORD}.enable=False"
-        )
-    if chord.mu_peak > chord.mu_valley and chord.mu_warmup_steps == chord.mu_decay_steps == 0:
-        raise UserError(
-            f"{CHORD}.mu_decay_steps=0: mu would be mu_valley={chord.mu_valley:g} from the start and mu_peak="
-            f"{chord.mu_peak:g} never reached; give it some updates to fall, or set both to one value"
-        )
-
-
 def _data(config: Config) -> None:
     data = config.data
     if data.task is None:
@@ -204,8 +181,9 @@ def _run(config: Config) -> None:
 
 
 def idle(config: Config, given: frozenset[str]) -> list[str]:
-    """One line for each key that was given and does nothing beside the others."""
-    return [f"no effect: {key} ({why})" for key, why in _idle(config) if key in given]
+    """One line for each key that was given and does nothing beside the others, and remarks on legal choices."""
+    found = (*_idle(config), *shaping.idle(config), *demonstrations.idle(config))
+    return [*(f"no effect: {key} ({why})" for key, why in found if key in given), *shaping.remarks(config)]
 
 
 def _idle(config: Config) -> Iterator[tuple[str, str]]:
@@ -219,14 +197,10 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((f"algorithm.kl_ctrl.{key}", off) for key in ("type", "kl_coef", "target_kl", "horizon"))
     elif config.algorithm.kl_ctrl.type == "fixed":
         yield from ((f"algorithm.kl_ctrl.{key}", "kl_ctrl.type=fixed") for key in ("target_kl", "horizon"))
-    chord = config.algorithm.chord
-    if not chord.enable:
-        yield from ((f"{CHORD}.{field.name}", f"{CHORD}.enable=False") for field in fields(chord)[1:])
-    elif chord.mu_peak == chord.mu_valley:
-        yield f"{CHORD}.mu_decay_steps", "mu_peak and mu_valley are equal"
-    if not (actor.use_kl_loss or config.algorithm.use_kl_in_reward):
+    algorithm = config.algorithm
+    if not (actor.use_kl_loss or algorithm.use_kl_in_reward or algorithm.ref_reward_blend.enable):
         names = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "use_dynamic_bsz")
-        yield from ((f"actor_rollout_ref.ref.log_prob_{key}", "no KL term, so no reference model") for key in names)
+        yield from ((f"actor_rollout_ref.ref.log_prob_{key}", "nothing reads a reference model") for key in names)
     if actor.use_dynamic_bsz:
         yield f"{ACTOR}.ppo_micro_batch_size_per_gpu", "use_dynamic_bsz=True cuts by tokens alone"
     for section, part in (("rollout", arr.rollout), ("ref", arr.ref)):
@@ -267,15 +241,7 @@ def describe_batch(config: Config) -> list[str]:
         last = f" and 1 of {_many(rest, 'prompt')} ({rest * n} rollouts)" if rest else ""
         cut = f"{whole} of {_many(mini, 'prompt')} ({mini * n} rollouts){last}"
         lines.append(f"{updates} updates a step: {passes}{cut}")
-    chord = config.algorithm.chord
-    if chord.enable:
-        rise = f"rises to {chord.mu_peak:g} over {_many(chord.mu_warmup_steps, 'update')}, then "
-        fall = f"falls from {chord.mu_peak:g} to {chord.mu_valley:g} over {_many(chord.mu_decay_steps, 'update')}"
-        course = f"is {chord.mu_peak:g}" if chord.mu_peak == chord.mu_valley else fall
-        lines.append(
-            f"each update learns from {_many(chord.batch_size, 'demonstration')} too; their weight mu "
-            f"{rise if chord.mu_warmup_steps else ''}{course}"
-        )
+    lines += demonstrations.describe(config)
     rows = None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu
     cap = f" and {_many(rows, 'answer')}" if rows else ""
     lines.append(f"training passes of at most {arr.actor.ppo_max_token_len_per_gpu} tokens{cap} (memory only)")

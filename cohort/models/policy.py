@@ -250,4 +250,5 @@ def _first_bad(minibatch: Experience, stats: TokenStats, metrics: Metrics) -> st
             bad = (~tensor.to(mask.device).isfinite() & mask).any(1).nonzero()
             if len(bad):
                 return f"{name} of row {int(bad[0])} of the minibatch is not finite"
-    return f"loss is {metrics['actor/loss'].read()}, gradient norm is {metrics['actor/grad_norm'].read()}"
+    shown = f", loss on demonstrations is {metrics[LOSS].read()}" if LOSS in metrics else ""
+    return f"loss is {metrics['actor/loss'].read()}, gradient norm is {metrics['actor/grad_norm'].read()}{shown}"

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cohort.config.schema.actor import KLKind
-from cohort.config.schema.limits import Count, NonNegative, Positive, Share, Whole, same_as
+from cohort.config.schema.correction import RolloutCorrection
+from cohort.config.schema.demonstrations import Chord
+from cohort.config.schema.limits import NonNegative, Positive
+from cohort.config.schema.shaping import RefRewardBlend, ReprAlign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,34 +27,6 @@ class KLControl:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chord:
-    """Demonstrations of an expert in every update, with weight mu (CHORD, arXiv 2508.11408)."""
-
-    enable: bool = False
-    """Make the loss (1 - mu) times that of reinforcement learning plus mu times that of demonstrations."""
-    files: tuple[str, ...] = ()
-    """Parquet or JSONL files of demonstrations."""
-    prompt_key: str = same_as("data.prompt_key", "prompt")
-    """Column of the prompt, in rows without messages."""
-    response_key: str | None = None
-    """Column of the answer; null takes the last of messages, else response, else answer."""
-    max_length: Count | None = None
-    """Most tokens of prompt and demonstration; longer ones are left out. Null: those of data.max_*_length together."""
-    batch_size: Count = 64
-    """Demonstrations per update."""
-    mu_warmup_steps: Whole = 0
-    """Updates in which mu rises from 0 to mu_peak."""
-    mu_decay_steps: Whole = 200
-    """Updates after that in which mu falls to mu_valley, as a cosine."""
-    mu_peak: Share = 0.9
-    """The largest mu, from 0 to 1."""
-    mu_valley: Share = 0.05
-    """The mu that stays at the end; equal to mu_peak for a constant mu."""
-    phi: bool = False
-    """Weigh each demonstrated token by p (1 - p), p its probability now: CHORD-phi."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """From rewards to advantages."""
 
@@ -65,5 +40,11 @@ class Algorithm:
     """Estimator of that KL."""
     kl_ctrl: KLControl = field(default_factory=KLControl)
     """Coefficient of that KL."""
+    rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)
+    """What to do where the sampler's log-probs are not the trainer's."""
+    ref_reward_blend: RefRewardBlend = field(default_factory=RefRewardBlend)
+    """Rewards mixed with how plausible the reference finds each token."""
+    repr_align: ReprAlign = field(default_factory=ReprAlign)
+    """A bonus for answers whose hidden states are near to the gold answer's."""
     chord: Chord = field(default_factory=Chord)
     """Demonstrations beside the rollouts."""
