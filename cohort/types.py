@@ -84,6 +84,12 @@ class Score:
     reason: str = ""
     seconds: float = 0.0
 
+    @property
+    def correctness(self) -> float | None:
+        """How right the answer is: ``acc`` if the reward gives it as a number, else the value. 1 is right, 0 wrong."""
+        acc = self.parts.get("acc")
+        return self.value if self.value is None or acc is None or isinstance(acc, str) else float(acc)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:

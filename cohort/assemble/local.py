@@ -13,6 +13,7 @@ from cohort.assemble.inputs import Inputs, Row, Say, build_inputs, build_reward,
 from cohort.assemble.learner import Learner, build_advantage, build_kl_reward, build_learner
 from cohort.assemble.run import Run
 from cohort.assemble.samplers import build_sampler
+from cohort.assemble.samples import build_filter, build_prompt_loader
 from cohort.assemble.surroundings import (
     build_facts,
     build_plan,
@@ -25,11 +26,11 @@ from cohort.assemble.surroundings import (
 )
 from cohort.config.rules import describe_batch
 from cohort.config.schema import Config
-from cohort.data.loader import PromptLoader
 from cohort.data.tokenizer import eos_ids, load_tokenizer
 from cohort.models.build import pick_device
 from cohort.models.forward import causal_lm
 from cohort.models.memory import keep_freed_memory
+from cohort.protocols import PromptSource
 from cohort.rewards.runner import RewardRunner
 from cohort.rollout.environment import SingleTurn
 from cohort.tracking.base import check_names
@@ -74,6 +75,7 @@ def assemble(
     path = model_path(config, console.busy if console else _silent)
     tokenizer = build_tokenizer(config, path)
     inputs = build_inputs(config, tokenizer, rows=rows, val_rows=val_rows, say=say)
+    prompts = build_prompt_loader(config, inputs)
     total_steps = steps_of(config, len(inputs.training))
     place = find_place(config, total_steps)
     with ExitStack() as undo:  # what is open when something goes wrong is closed again
@@ -83,7 +85,7 @@ def assemble(
         make = build_replicas if config.trainer.n_gpus_per_node > 1 else build_learner
         learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
         undo.callback(learner.close)
-        trainer = build_trainer(config, inputs, learner, runner, tokenizer)
+        trainer = build_trainer(config, inputs, prompts, learner, runner, tokenizer)
         checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
         begin(trainer, checkpoints, place, say)
         resolved = with_precision(config, learner)
@@ -107,7 +109,12 @@ def assemble(
 
 
 def build_trainer(
-    config: Config, inputs: Inputs, learner: Learner, runner: RewardRunner, tokenizer: PreTrainedTokenizerBase
+    config: Config,
+    inputs: Inputs,
+    prompts: PromptSource,
+    learner: Learner,
+    runner: RewardRunner,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> Trainer:
     """The training step over these parts."""
     model = causal_lm(learner.model)
@@ -116,9 +123,10 @@ def build_trainer(
     longest = max(len(prompt.ids) for prompt in everything)
     sampler = build_sampler(config, learner, tokenizer=tokenizer, eos_ids=ends, longest_prompt=longest)
     runner.live["sampler"] = sampler
+    screen = Screen(max_unscorable_rate=config.reward.max_unscorable_rate)
     return Trainer(
         plan=build_plan(config),
-        prompts=PromptLoader(inputs.training or everything, seed=config.data.seed, shuffle=config.data.shuffle),
+        prompts=prompts,
         environment=SingleTurn(tokenizer),
         sampler=sampler,
         reward=runner,
@@ -126,7 +134,8 @@ def build_trainer(
         reference=learner.reference,
         advantage=build_advantage(config),
         kl_reward=build_kl_reward(config),
-        screen=Screen(max_unscorable_rate=config.reward.max_unscorable_rate),
+        group_filter=build_filter(config, len(inputs.training), screen),
+        screen=screen,
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cohort.config import sample_rules
 from cohort.config.convert import show
 from cohort.config.nearest import nearest_words
 from cohort.config.schema import Config
@@ -27,6 +28,7 @@ def check(config: Config) -> None:
     _data(config)
     _reward(config)
     _run(config)
+    sample_rules.check(config)
 
 
 def require_data(config: Config) -> None:
@@ -78,7 +80,8 @@ def _batch(config: Config) -> None:
             f"{ACTOR}.ppo_mini_batch_size={actor.ppo_mini_batch_size}: a step has only data.train_batch_size="
             f"{data.train_batch_size} prompts; make it {data.train_batch_size} or less"
         )
-    if config.actor_rollout_ref.rollout.n == 1 and not config.trainer.val_only:
+    alone = config.actor_rollout_ref.rollout.n == 1 and config.algorithm.group_by is None
+    if alone and not config.trainer.val_only:
         raise UserError(
             f"{ROLLOUT}.n=1: {config.algorithm.adv_estimator} compares the answers to one prompt, and one answer "
             f"teaches nothing; set {ROLLOUT}.n to 2 or more (8 is usual)"
@@ -219,6 +222,7 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((f"{ROLLOUT}.val_kwargs.{key}", "val_kwargs.temperature=0 is greedy") for key in names)
     if trainer.save_freq < 1:
         yield "trainer.max_actor_ckpt_to_keep", f"trainer.save_freq={trainer.save_freq} saves none"
+    yield from sample_rules.idle(config)
 
 
 def describe_batch(config: Config) -> list[str]:
@@ -235,6 +239,7 @@ def describe_batch(config: Config) -> list[str]:
         last = f" and 1 of {_many(rest, 'prompt')} ({rest * n} rollouts)" if rest else ""
         cut = f"{whole} of {_many(mini, 'prompt')} ({mini * n} rollouts){last}"
         lines.append(f"{updates} updates a step: {passes}{cut}")
+    lines += sample_rules.describe(config)
     rows = None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu
     cap = f" and {_many(rows, 'answer')}" if rows else ""
     lines.append(f"training passes of at most {arr.actor.ppo_max_token_len_per_gpu} tokens{cap} (memory only)")

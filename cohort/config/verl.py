@@ -78,6 +78,14 @@ RENAMED: Mapping[str, Renamed] = {
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
     "reward.custom_reward_function.reward_kwargs": Renamed("custom_reward_function.reward_kwargs"),
     "reward_model.num_workers": Renamed("reward.num_workers"),
+    # words of TRL and ms-swift; those that need arithmetic are in reuse.py
+    "num_iterations": Renamed(f"{ARR}.actor.ppo_epochs"),
+    "num_generations": Renamed(f"{ARR}.rollout.n"),
+    "max_completion_length": Renamed("data.max_response_length"),
+    "dynamic_sample": Renamed("algorithm.filter_groups.enable"),
+    "max_resample_times": Renamed("algorithm.filter_groups.max_num_gen_batches"),
+    "overlong_filter": Renamed("algorithm.overlong_filter"),
+    "mask_truncated_completions": Renamed("algorithm.overlong_filter"),
 }
 """Old or other names of our keys. Giving both with different values is an error."""
 
@@ -107,9 +115,6 @@ INERT: Mapping[str, Inert] = {
     # data
     "data.use_shm": Inert(_COPIES),
     "data.cache_dir": Inert(_COPIES),
-    "data.gen_batch_size": Inert(
-        "nothing is filtered, so train_batch_size is what is sampled", OFF, "data.train_batch_size"
-    ),
     "data.tool_config_path": Inert(_TURNS, OFF),
     "data.function_tool_path": Inert(_TURNS, OFF),
     "data.need_tools_kwargs": Inert(_TURNS, OFF),
@@ -132,7 +137,6 @@ INERT: Mapping[str, Inert] = {
     "data.custom_cls.*": Inert(
         "rows come from data.train_files", OFF, "JSONL or Parquet rows, or a list of dicts from Python"
     ),
-    "data.sampler.*": Inert("prompts are drawn in a fixed random order", OFF, "data.shuffle and data.seed"),
     "data.datagen.*": Inert("rows come from data.train_files or data.task", OFF, "data.task"),
     # model
     f"{ARR}.hybrid_engine": Inert("sampling and training share the process", (True,)),
@@ -276,8 +280,7 @@ INERT: Mapping[str, Inert] = {
     "algorithm.lam": Inert("grpo gives every token of an answer the same advantage", (1, 1.0)),
     "algorithm.use_pf_ppo": Inert("rollouts are not resampled", OFF),
     "algorithm.pf_ppo.*": Inert("rollouts are not resampled"),
-    "algorithm.filter_groups.*": Inert("groups are not filtered"),
-    "algorithm.filter_groups.enable": Inert("groups are not filtered", OFF, "algorithm.filter_groups.enable=False"),
+    "algorithm.filter_groups.max_inflight_gen_batches": Inert("a batch is judged before the next one is drawn"),
     "algorithm.rollout_correction.*": Inert(_CORRECTION),
     "algorithm.rollout_correction.rollout_is": Inert(_CORRECTION, OFF, "algorithm.rollout_correction.rollout_is=null"),
     "algorithm.rollout_correction.rollout_rs": Inert(_CORRECTION, OFF, "algorithm.rollout_correction.rollout_rs=null"),
@@ -415,6 +418,8 @@ REFUSED_VALUES: Mapping[str, Mapping[object, Refused]] = {
 
 COHORT_ONLY: tuple[str, ...] = (
     *("data.task", "data.task_kwargs", "data.train_size", "data.val_size"),
+    *(f"data.curriculum.{name}" for name in ("order", "column", "steps", "stages", "floor", "discount")),
+    *("algorithm.filter_groups.on_exhausted", "algorithm.overlong_filter", "algorithm.group_by"),
     *(f"{ARR}.actor.share_prompt", f"{ARR}.actor.dtype", f"{ARR}.actor.optim.eps"),
     *(
         f"{ARR}.rollout.min_p",

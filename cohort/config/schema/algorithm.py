@@ -7,6 +7,7 @@ from typing import Literal
 
 from cohort.config.schema.actor import KLKind
 from cohort.config.schema.limits import NonNegative, Positive
+from cohort.config.schema.samples import FilterGroups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,3 +38,9 @@ class Algorithm:
     """Estimator of that KL."""
     kl_ctrl: KLControl = field(default_factory=KLControl)
     """Coefficient of that KL."""
+    filter_groups: FilterGroups = field(default_factory=FilterGroups)
+    """Dynamic sampling."""
+    overlong_filter: bool = False
+    """Answers that the token limit cuts do not train; they stay in their group's statistics."""
+    group_by: str | None = None
+    """Compare all answers of a step whose prompts agree in this data column; null compares those to one prompt."""
