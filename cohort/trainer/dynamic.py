@@ -138,7 +138,7 @@ class DynamicSampling:
         if self.metric in SCORES:
             return score.value
         value = score.parts.get(self.metric)
-        return None if value is None or isinstance(value, str) else float(value)
+        return None if value is None or isinstance(value, str) or value != value else float(value)
 
     def check_metric(self, groups: Sequence[Group]) -> None:
         """Some answer must have the metric; a part may be missing where it does not apply.

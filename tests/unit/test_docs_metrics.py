@@ -8,6 +8,7 @@ import pytest
 
 from cohort.protocols import Sampling
 from cohort.trainer.checkpoint import Checkpoints
+from cohort.trainer.dynamic import DynamicSampling
 from cohort.trainer.kl import KLController
 from cohort.trainer.loop import Schedule, fit
 from cohort.trainer.validator import Validator
@@ -47,10 +48,13 @@ def graded(rollout: Rollout) -> Score:
     return Score(value=even, parts={"acc": even, "brief": 1.0, "pred": str(even)})
 
 
-def logged(tmp_path, *, n: int, entropy_coeff: float = 0.0, of_parts=None, **options) -> set[str]:
+def logged(
+    tmp_path, *, n: int, entropy_coeff: float = 0.0, overlong_filter: bool = False, of_parts=None, **options
+) -> set[str]:
     parts = build_parts(**(of_parts or {}))
     parts.actor.objective = replace(parts.actor.objective, entropy_coeff=entropy_coeff)
     trainer = build_trainer(parts, reward=graded, tokens=6, **options)
+    trainer.plan = replace(trainer.plan, overlong_filter=overlong_filter)
     prompts = [replace(p, data_source="made/up") for p in trainer.prompts.batch(0, 2)]
     validator = Validator(trainer, prompts, sampling=Sampling(max_tokens=6), n=n, also_greedy=n > 1)
     watcher = Numbers()
@@ -62,13 +66,14 @@ def logged(tmp_path, *, n: int, entropy_coeff: float = 0.0, of_parts=None, **opt
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory) -> set[str]:
-    """What three tiny runs log: one update, several with every term in the loss, and a KL in the reward."""
+    """What tiny runs log: one update, several with every term in the loss, a KL in the reward, dynamic sampling."""
     folder = tmp_path_factory.mktemp("metrics")
     everything = {"reference": True, "kl_coef": 0.01}
     return (
         logged(folder, n=1)
         | logged(folder, n=4, minibatch=2, entropy_coeff=0.01, of_parts=everything)
         | logged(folder, n=2, kl_reward=KLController(coef=0.1, kind="kl"), of_parts={"reference": True})
+        | logged(folder, n=4, overlong_filter=True, group_filter=DynamicSampling(prompts=6))
     )
 
 
@@ -86,7 +91,8 @@ def test_no_entry_stands_twice():
 
 
 def test_metrics_named_on_other_pages_have_an_entry():
-    prefix = r"`((?:actor|critic|training|rollout_corr|response_length|perf|timing_s|val-core|val-aux)/[^`\s]+)`"
+    sections = "actor|critic|training|dynamic_sampling|rollout_corr|response_length|perf|timing_s|val-core|val-aux"
+    prefix = rf"`((?:{sections})/[^`\s]+)`"
     patterns = [pattern(entry) for entry in ENTRIES]
     for page in (ROOT / "docs").glob("*.md"):
         for name in re.findall(prefix, page.read_text(encoding="utf-8")):
