@@ -88,8 +88,9 @@ class Score:
     def correctness(self) -> float | None:
         """How right the answer is: ``acc`` if the reward gives it as a number, else the value. 1 is right, 0 wrong."""
         acc = self.parts.get("acc")
-        usable = self.value is not None and acc is not None and not isinstance(acc, str) and acc == acc
-        return float(acc) if usable else self.value
+        if self.value is None or acc is None or isinstance(acc, str) or acc != acc:
+            return self.value
+        return float(acc)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort.data.columns import column, numbers
@@ -54,6 +54,7 @@ def test_equal_difficulties_are_not_in_the_order_of_the_file():
     assert len(pool) == 20 and pool < set(range(50)) and pool != set(range(20))
 
 
+@settings(deadline=None)
 @given(
     n=st.integers(1, 40),
     length=st.integers(1, 100),
@@ -74,6 +75,7 @@ def test_every_position_is_a_function_of_seed_and_position(n, length, stages, se
 # --- mixed ------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(n=st.integers(1, 60), classes=st.integers(1, 8), seed=st.integers(0, 5), epoch=st.integers(0, 3))
 def test_mixed_has_every_prompt_once_per_epoch_and_every_stretch_is_fair(n, classes, seed, epoch):
     order = Mixed(range(n), seed=seed, classes=classes)
@@ -135,6 +137,7 @@ def test_a_floor_brings_everything_back():
     assert order.weights()[0] == 0.3
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0, 0.3, None]), min_size=1, max_size=5), min_size=1, max_size=8))
 def test_a_restored_order_goes_on_as_it_was(steps):
     data = prompts(5)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort.errors import UserError
@@ -248,6 +248,7 @@ def test_without_a_limit_one_pass_over_the_data_is_the_end():
         DynamicSampling(prompts=5)(data, 4, 1)
 
 
+@settings(deadline=None)
 @given(
     valid=st.lists(st.booleans(), min_size=1, max_size=60),
     wanted=st.integers(1, 12),
