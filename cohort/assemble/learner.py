@@ -130,8 +130,10 @@ def frozen(config: Config, model: PreTrainedModel, dtype: torch.dtype) -> LocalR
 
 
 def needs_reference(config: Config) -> bool:
-    """Whether a KL term, in the loss or in the reward, reads the frozen model."""
-    return config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    """Whether a KL term or the reference blend reads the frozen model."""
+    algorithm = config.algorithm
+    in_reward = algorithm.use_kl_in_reward or algorithm.ref_reward_blend.enable
+    return config.actor_rollout_ref.actor.use_kl_loss or in_reward
 
 
 def build_layout(config: Config) -> Layout:

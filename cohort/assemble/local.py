@@ -14,6 +14,7 @@ from cohort.assemble.learner import Learner, build_advantage, build_kl_reward, b
 from cohort.assemble.run import Run
 from cohort.assemble.samplers import build_sampler
 from cohort.assemble.samples import build_filter, build_prompt_loader
+from cohort.assemble.shaping import build_correction, build_shaping
 from cohort.assemble.surroundings import (
     build_facts,
     build_plan,
@@ -36,6 +37,7 @@ from cohort.rollout.environment import SingleTurn
 from cohort.tracking.base import check_names
 from cohort.tracking.console import Console
 from cohort.trainer.checkpoint import Checkpoints
+from cohort.trainer.evidence import Stage
 from cohort.trainer.run_folder import Place
 from cohort.trainer.screen import Screen
 from cohort.trainer.trainer import Trainer
@@ -85,7 +87,8 @@ def assemble(
         make = build_replicas if config.trainer.n_gpus_per_node > 1 else build_learner
         learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
         undo.callback(learner.close)
-        trainer = build_trainer(config, inputs, prompts, learner, runner, tokenizer)
+        shaping = build_shaping(config, learner, tokenizer, model_path=path, total_steps=total_steps)
+        trainer = build_trainer(config, inputs, prompts, learner, runner, tokenizer, shaping)
         checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
         begin(trainer, checkpoints, place, say)
         resolved = with_precision(config, learner)
@@ -115,6 +118,7 @@ def build_trainer(
     learner: Learner,
     runner: RewardRunner,
     tokenizer: PreTrainedTokenizerBase,
+    shaping: Sequence[Stage],
 ) -> Trainer:
     """The training step over these parts."""
     model = causal_lm(learner.model)
@@ -134,6 +138,8 @@ def build_trainer(
         reference=learner.reference,
         advantage=build_advantage(config),
         kl_reward=build_kl_reward(config),
+        shaping=shaping,
+        correction=build_correction(config),
         group_filter=build_filter(config, len(inputs.training), screen),
         screen=screen,
     )

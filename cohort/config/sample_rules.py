@@ -42,10 +42,10 @@ def _filter(config: Config) -> None:
             f"algorithm.group_by={config.algorithm.group_by}: algorithm.filter_groups.enable=True judges the answers "
             "to one prompt, which are not what is compared then; set one of the two to its default"
         )
-    if chosen.metric == "seq_final_reward" and config.algorithm.use_kl_in_reward:
+    if chosen.metric == "seq_final_reward" and (shaped := _shaped(config)):
         raise UserError(
-            "algorithm.filter_groups.metric=seq_final_reward: with algorithm.use_kl_in_reward=True it always differs, "
-            "so nothing would be filtered; instead: algorithm.filter_groups.metric=score"
+            f"algorithm.filter_groups.metric=seq_final_reward: with {shaped}=True it always differs, so nothing would be "
+            "filtered; instead: algorithm.filter_groups.metric=score"
         )
     most = chosen.max_num_gen_batches * (data.gen_batch_size or data.train_batch_size)
     if 0 < most < data.train_batch_size:
@@ -54,6 +54,16 @@ def _filter(config: Config) -> None:
             f"{data.gen_batch_size} make {most} prompts, fewer than data.train_batch_size={data.train_batch_size}; "
             f"set it to {-(-data.train_batch_size // (data.gen_batch_size or 1))} or more"
         )
+
+
+def _shaped(config: Config) -> str | None:
+    """What makes a final reward another number than the score."""
+    algorithm = config.algorithm
+    if algorithm.use_kl_in_reward:
+        return "algorithm.use_kl_in_reward"
+    if algorithm.ref_reward_blend.enable:
+        return "algorithm.ref_reward_blend.enable"
+    return "algorithm.repr_align.enable" if algorithm.repr_align.enable else None
 
 
 def _order(config: Config) -> None:

@@ -17,10 +17,14 @@ from cohort.trainer.selection import Selection
 from cohort.types import Experience, Score
 from tests.rig import build_parts, build_trainer
 
+SEEN: dict[str, torch.Tensor] = {}
+"""What the estimator was given last."""
+
 
 def constant(rewards, mask, group, **needs):
-    """Every token is worth 1; keeps what it was given."""
-    constant.seen = {"group": group, "rewards": rewards, **needs}
+    """Every token is worth 1."""
+    SEEN.clear()
+    SEEN.update(group=group, rewards=rewards, **needs)
     return Advantages(mask.clone(), mask.clone())
 
 
@@ -45,7 +49,7 @@ def test_a_greedy_answer_stands_beside_its_group_and_does_not_train():
     greedy = [group.baseline for group in record.collected]
     assert all(rollout is not None and rollout.score is not None for rollout in greedy)
     expected = [rollout.score.value for rollout in greedy for _ in range(3)]
-    assert constant.seen["baseline"].tolist() == pytest.approx(expected)
+    assert SEEN["baseline"].tolist() == pytest.approx(expected)
     assert record.experience.batch.rows == 12
     trainer.close()
 
@@ -87,7 +91,7 @@ def test_parts_of_the_reward_reach_the_estimator_and_a_missing_one_is_nan():
 
     trainer = trainer_of(Advantage(function=constant, reads=("parts",), parts=("short", "right")), n=2, reward=reward)
     trainer.step()
-    parts = constant.seen["parts"]
+    parts = SEEN["parts"]
     assert parts[0].tolist() == [2.0, 0.0] and parts[1, 0].isnan() and parts[1, 1] == 1.0
     with pytest.raises(ValueError, match="no part 'long'; it has: right, short"):
         reward_parts(trainer.collect(trainer.prompts.batch(0, 1)), ["long"])
@@ -101,7 +105,7 @@ def test_answers_may_be_compared_over_another_key_than_the_prompt():
         replace(p, columns={"level": level}) for p, level in zip(trainer.prompts.prompts, levels, strict=True)
     ]
     record = trainer.step()
-    assert constant.seen["group"].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert SEEN["group"].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
     assert record.experience.batch.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     trainer.advantage = replace(trainer.advantage, group_by="size")
     with pytest.raises(UserError, match="algorithm.group_by=size: data row 4 has no such column; it has: level"):
@@ -124,8 +128,8 @@ def test_statistics_are_computed_when_somebody_reads_them_and_only_then():
     trainer = trainer_of(Advantage(function=constant, reads=("old_log_probs", "sum_pi_squared")))
     record = trainer.step()
     mask = record.experience.batch.mask > 0
-    assert (constant.seen["sum_pi_squared"][mask] > 0).all()
-    torch.testing.assert_close(constant.seen["old_log_probs"], record.log_probs)
+    assert (SEEN["sum_pi_squared"][mask] > 0).all()
+    torch.testing.assert_close(SEEN["old_log_probs"], record.log_probs)
     assert record.experience.old_log_probs is None  # one update: the ratio is exactly 1 whatever was computed
     trainer.close()
     trainer = trainer_of(Advantage(function=constant, reads=("values",)))
@@ -172,8 +176,12 @@ def test_what_was_not_kept_is_as_if_it_were_not_there():
     assert doubled["actor/grad_norm"] == pytest.approx(2 * whole["actor/grad_norm"], rel=1e-4)
 
 
+CALLS: list[tuple[torch.Tensor, ...]] = []
+"""What the loss's choice was given, call by call."""
+
+
 def first_half(log_probs, old_log_probs, advantages, mask, uniforms):
-    first_half.calls.append((log_probs.clone(), old_log_probs.clone(), uniforms.clone()))
+    CALLS.append((log_probs.clone(), old_log_probs.clone(), uniforms.clone()))
     return (uniforms < 0.5).float() * mask
 
 
@@ -184,14 +192,14 @@ def selected_loss(log_probs, old_log_probs, advantages, mask, *, selected):
 def selecting_trainer(**options):
     parts = build_parts()
     parts.actor.objective = replace(parts.actor.objective, policy_loss=selected_loss, needs=("selected",))
-    first_half.calls = []
+    CALLS.clear()
     return build_trainer(parts, selection=Selection(select=first_half, seed=5), minibatch=2, **options)
 
 
 def test_a_loss_chooses_over_the_whole_minibatch_with_current_log_probs():
     trainer = selecting_trainer()
     record = trainer.step()
-    (now, old, chance), (later, old_later, other_chance) = first_half.calls
+    (now, old, chance), (later, old_later, other_chance) = CALLS
     assert now.shape[0] == 8 and chance.shape == now.shape
     torch.testing.assert_close(now, old)  # the first update: what was computed before it is current
     assert (later - old_later).abs().max() > 1e-6  # the weights have moved since
@@ -199,7 +207,7 @@ def test_a_loss_chooses_over_the_whole_minibatch_with_current_log_probs():
     assert "timing_s/select" in read(record.metrics)
     again = selecting_trainer()
     again.step()
-    assert torch.equal(first_half.calls[1][2], other_chance)  # the chance is named, not drawn
+    assert torch.equal(CALLS[1][2], other_chance)  # the chance is named, not drawn
     trainer.close()
     again.close()
 

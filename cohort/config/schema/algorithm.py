@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cohort.config.schema.actor import KLKind
+from cohort.config.schema.correction import RolloutCorrection
 from cohort.config.schema.limits import NonNegative, Positive
 from cohort.config.schema.samples import FilterGroups
+from cohort.config.schema.shaping import RefRewardBlend, ReprAlign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,3 +46,9 @@ class Algorithm:
     """Answers that the token limit cuts do not train; they stay in their group's statistics."""
     group_by: str | None = None
     """Compare all answers of a step whose prompts agree in this data column; null compares those to one prompt."""
+    rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)
+    """What to do where the sampler's log-probs are not the trainer's."""
+    ref_reward_blend: RefRewardBlend = field(default_factory=RefRewardBlend)
+    """Rewards mixed with how plausible the reference finds each token."""
+    repr_align: ReprAlign = field(default_factory=ReprAlign)
+    """A bonus for answers whose hidden states are near to the gold answer's."""
