@@ -44,8 +44,8 @@ def _filter(config: Config) -> None:
         )
     if chosen.metric == "seq_final_reward" and (shaped := _shaped(config)):
         raise UserError(
-            f"algorithm.filter_groups.metric=seq_final_reward: with {shaped}=True it always differs, so nothing would be "
-            "filtered; instead: algorithm.filter_groups.metric=score"
+            f"algorithm.filter_groups.metric=seq_final_reward: with {shaped}=True it always differs, so nothing "
+            "would be filtered; instead: algorithm.filter_groups.metric=score"
         )
     most = chosen.max_num_gen_batches * (data.gen_batch_size or data.train_batch_size)
     if 0 < most < data.train_batch_size:
