@@ -1,4 +1,4 @@
-"""The critic's loss."""
+"""The loss of a critic."""
 
 import torch
 from jaxtyping import Float
@@ -13,40 +13,37 @@ def clipped_value_loss(
     old_values: Float[Tensor, "B T"],
     returns: Float[Tensor, "B T"],
     mask: Float[Tensor, "B T"],
-    clip: Number = 0.5,
+    clip: Number | None = 0.5,
 ) -> TokenLoss:
-    """Half the squared error of the value, pessimistic about leaving the value of collection time.
+    """Half the squared error of the value, or that of the value held near the old one, whichever is larger.
 
-        near = old_values + clamp(values - old_values, -clip, clip)
-        loss = max((values - returns)^2, (near - returns)^2) / 2
+        held = clamp(values, old_values - clip, old_values + clip)
+        loss = 1/2 max((values - returns)^2, (held - returns)^2)
 
-    Once a value has moved by more than ``clip`` towards its return, the second term decides and
-    the gradient of that token is 0.
-
-    Diagnostics: ``vf_clipfrac`` (the second term decided), ``vpred_mean`` (the value).
+    Diagnostics: ``vf_clipfrac`` (the clamp decided), ``vpred_mean`` (the value).
 
     Args:
         values: V(s_t), with gradient.
-        old_values: V(s_t) when the rollouts were collected.
-        returns: what V regresses on.
+        old_values: V(s_t) when the advantages were computed.
+        returns: what V should have been.
         mask: 1 where the model wrote the token; elsewhere loss, gradient and diagnostics are 0.
-        clip: how far a value may move in one training step.
+        clip: how far a value may move in the updates of one step; None for the plain squared error.
 
     Shapes: (B, T) each -> (B, T) each.
-    Paper: Schulman et al. 2016, GAE (1506.02438), equation 28, for the regression; the clipping is of the PPO
-        implementation of OpenAI baselines, described by Engstrom et al. 2020 (2005.12729), section 3, item 1.
-    Wrong choice when: returns are much larger than ``clip``: the values then take many steps to get there. Scale
-        the rewards, or widen the clip.
+    Paper: Schulman et al. 2016, High-Dimensional Continuous Control Using GAE (1506.02438), section 5, for a trust
+        region of the value; in this form it comes with OpenAI's PPO code: Engstrom et al. 2020, Implementation Matters
+        in Deep Policy Gradients (2005.12729), section 2.
+    Wrong choice when: returns are larger than a few times clip: the critic then needs many steps to reach them.
+        Andrychowicz et al. 2020 (2006.05990) found that clipping the value does not help.
 
     Raises:
-        ValueError: for a clip range that is not positive.
+        ValueError: for a clip that is not positive.
     """
-    if clip <= 0:
-        raise ValueError(f"clip must be positive, got {clip}")
+    if clip is not None and not clip > 0:
+        raise ValueError(f"clip must be positive, or None for no clipping, got {clip}")
     values, old_values, returns = (zero_outside(x, mask) for x in (values, old_values, returns))
-
-    near = old_values + (values - old_values).clamp(-clip, clip)
-    free, held = (values - returns) ** 2, (near - returns) ** 2
+    free = (values - returns) ** 2
+    held = free if clip is None else (values.clamp(old_values - clip, old_values + clip) - returns) ** 2
     return TokenLoss(
         loss=0.5 * torch.maximum(free, held),
         diagnostics={"vf_clipfrac": (held > free).to(mask.dtype), "vpred_mean": values.detach()},

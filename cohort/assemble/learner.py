@@ -137,8 +137,10 @@ def frozen(config: Config, model: PreTrainedModel, dtype: torch.dtype) -> LocalR
 
 
 def needs_reference(config: Config) -> bool:
-    """Whether a KL term, in the loss or in the reward, reads the frozen model."""
-    return config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    """Whether a KL term or the reference blend reads the frozen model."""
+    algorithm = config.algorithm
+    in_reward = algorithm.use_kl_in_reward or algorithm.ref_reward_blend.enable
+    return config.actor_rollout_ref.actor.use_kl_loss or in_reward
 
 
 def build_layout(config: Config) -> Layout:
@@ -184,10 +186,12 @@ def log_prob_budget(section) -> Budget:
 def build_advantage(config: Config) -> Advantage:
     """The advantage estimator, with its options bound."""
     algorithm = config.algorithm
-    scale = "group" if algorithm.norm_adv_by_std_in_grpo else "none"
+    options: dict[str, object] = {"scale": "group" if algorithm.norm_adv_by_std_in_grpo else "none"}
+    if algorithm.adv_estimator == "gae":
+        options = {"gamma": algorithm.gamma, "lam": algorithm.lam}
     entry = ADVANTAGES[algorithm.adv_estimator]
     return Advantage(
-        function=partial(entry.function, scale=scale), reads=entry.needs, group_baseline=entry.group_baseline
+        function=partial(entry.function, **options), reads=entry.needs, group_baseline=entry.group_baseline
     )
 
 

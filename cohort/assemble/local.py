@@ -13,6 +13,7 @@ from cohort.assemble.inputs import Inputs, Row, Say, build_inputs, build_reward,
 from cohort.assemble.learner import Learner, build_advantage, build_kl_reward, build_learner
 from cohort.assemble.run import Run
 from cohort.assemble.samplers import build_sampler
+from cohort.assemble.shaping import build_correction, build_shaping
 from cohort.assemble.surroundings import (
     build_facts,
     build_plan,
@@ -35,6 +36,7 @@ from cohort.rollout.environment import SingleTurn
 from cohort.tracking.base import check_names
 from cohort.tracking.console import Console
 from cohort.trainer.checkpoint import Checkpoints
+from cohort.trainer.evidence import Stage
 from cohort.trainer.run_folder import Place
 from cohort.trainer.screen import Screen
 from cohort.trainer.trainer import Trainer
@@ -83,7 +85,8 @@ def assemble(
         make = build_replicas if config.trainer.n_gpus_per_node > 1 else build_learner
         learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
         undo.callback(learner.close)
-        trainer = build_trainer(config, inputs, learner, runner, tokenizer)
+        shaping = build_shaping(config, learner, tokenizer, model_path=path, total_steps=total_steps)
+        trainer = build_trainer(config, inputs, learner, runner, tokenizer, shaping)
         checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
         begin(trainer, checkpoints, place, say)
         resolved = with_precision(config, learner)
@@ -107,7 +110,12 @@ def assemble(
 
 
 def build_trainer(
-    config: Config, inputs: Inputs, learner: Learner, runner: RewardRunner, tokenizer: PreTrainedTokenizerBase
+    config: Config,
+    inputs: Inputs,
+    learner: Learner,
+    runner: RewardRunner,
+    tokenizer: PreTrainedTokenizerBase,
+    shaping: Sequence[Stage],
 ) -> Trainer:
     """The training step over these parts."""
     model = causal_lm(learner.model)
@@ -127,6 +135,8 @@ def build_trainer(
         critic=learner.critic,
         advantage=build_advantage(config),
         kl_reward=build_kl_reward(config),
+        shaping=shaping,
+        correction=build_correction(config),
         screen=Screen(max_unscorable_rate=config.reward.max_unscorable_rate),
     )
 

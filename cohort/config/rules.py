@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cohort.config import shaping
 from cohort.config.convert import show
 from cohort.config.critic import check_critic, check_warmup, critic_runs, idle_critic
 from cohort.config.nearest import nearest_words
@@ -26,6 +27,7 @@ def check(config: Config) -> None:
     _sampling(config)
     _kl(config)
     check_critic(config)
+    shaping.check(config)
     _data(config)
     _reward(config)
     _run(config)
@@ -174,8 +176,9 @@ def _run(config: Config) -> None:
 
 
 def idle(config: Config, given: frozenset[str]) -> list[str]:
-    """One line for each key that was given and does nothing beside the others."""
-    return [f"no effect: {key} ({why})" for key, why in (*_idle(config), *idle_critic(config)) if key in given]
+    """One line for each key that was given and does nothing beside the others, and remarks on legal choices."""
+    found = (*_idle(config), *idle_critic(config), *shaping.idle(config))
+    return [*(f"no effect: {key} ({why})" for key, why in found if key in given), *shaping.remarks(config)]
 
 
 def _idle(config: Config) -> Iterator[tuple[str, str]]:
@@ -189,9 +192,10 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((f"algorithm.kl_ctrl.{key}", off) for key in ("type", "kl_coef", "target_kl", "horizon"))
     elif config.algorithm.kl_ctrl.type == "fixed":
         yield from ((f"algorithm.kl_ctrl.{key}", "kl_ctrl.type=fixed") for key in ("target_kl", "horizon"))
-    if not (actor.use_kl_loss or config.algorithm.use_kl_in_reward):
+    algorithm = config.algorithm
+    if not (actor.use_kl_loss or algorithm.use_kl_in_reward or algorithm.ref_reward_blend.enable):
         names = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "use_dynamic_bsz")
-        yield from ((f"actor_rollout_ref.ref.log_prob_{key}", "no KL term, so no reference model") for key in names)
+        yield from ((f"actor_rollout_ref.ref.log_prob_{key}", "nothing reads a reference model") for key in names)
     if actor.use_dynamic_bsz:
         yield f"{ACTOR}.ppo_micro_batch_size_per_gpu", "use_dynamic_bsz=True cuts by tokens alone"
     for section, part in (("rollout", arr.rollout), ("ref", arr.ref)):

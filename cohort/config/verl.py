@@ -95,7 +95,6 @@ _CRITIC_TEXT = "the critic reads the actor's token ids"
 _JUDGE = "no reward model is run so far"
 _DISTILL = "on-policy distillation is not built"
 _TURNS = "answers have one turn so far"
-_CORRECTION = "the sampler and the trainer agree to float rounding, and the difference is always logged"
 _FAMILY = "only the loss that it belongs to reads it, and policy_loss.loss_mode is vanilla"
 _STORE = "there is no transfer queue; rollouts stay in the process"
 _PROFILE = "profilers attach from outside, for example py-spy"
@@ -322,12 +321,6 @@ INERT: Mapping[str, Inert] = {
     "algorithm.pf_ppo.*": Inert("rollouts are not resampled"),
     "algorithm.filter_groups.*": Inert("groups are not filtered"),
     "algorithm.filter_groups.enable": Inert("groups are not filtered", OFF, "algorithm.filter_groups.enable=False"),
-    "algorithm.rollout_correction.*": Inert(_CORRECTION),
-    "algorithm.rollout_correction.rollout_is": Inert(_CORRECTION, OFF, "algorithm.rollout_correction.rollout_is=null"),
-    "algorithm.rollout_correction.rollout_rs": Inert(_CORRECTION, OFF, "algorithm.rollout_correction.rollout_rs=null"),
-    "algorithm.rollout_correction.bypass_mode": Inert(
-        _CORRECTION, OFF, "one update per step (ppo_mini_batch_size = train_batch_size) needs no old log-probs"
-    ),
     "algorithm.gdpo_*": Inert("rewards are summed, not normalised one by one", OFF, "weights in reward.functions"),
     # reward
     "reward_model.*": Inert(_JUDGE),
@@ -396,7 +389,9 @@ REFUSED: Mapping[str, Refused] = {
         "these are Megatron's module names", f"{ARR}.model.target_modules, with the model's own names or all-linear"
     ),
     f"{ARR}.rollout.disaggregation.enabled": Refused("prefill and decode share the process", "leave it out"),
-    f"{ARR}.actor.policy_loss.rollout_correction.*": Refused(_CORRECTION, "leave it out"),
+    f"{ARR}.actor.policy_loss.rollout_correction.*": Refused(
+        "algorithm.rollout_correction reaches the loss by itself", "algorithm.rollout_correction"
+    ),
     "async_training.*": Refused(_ASYNC, "leave it out"),
     "reward.max_rpm": Refused("rewards are not rate-limited", "an async def reward that waits by itself"),
     "reward.max_tpm": Refused("rewards are not rate-limited", "an async def reward that waits by itself"),
@@ -457,17 +452,59 @@ REFUSED_VALUES: Mapping[str, Mapping[object, Refused]] = {
 """Values of our own keys that verl knows and that are not built."""
 
 COHORT_ONLY: tuple[str, ...] = (
-    *("data.task", "data.task_kwargs", "data.train_size", "data.val_size"),
-    *(f"{ARR}.actor.share_prompt", f"{ARR}.actor.dtype", f"{ARR}.actor.optim.eps", "critic.optim.eps"),
-    *(
-        f"{ARR}.rollout.min_p",
-        f"{ARR}.rollout.stop",
-        f"{ARR}.rollout.val_kwargs.min_p",
-        f"{ARR}.rollout.val_kwargs.stop",
-        f"{ARR}.rollout.val_kwargs.also_greedy",
-    ),
-    *("reward.functions", "reward.max_unscorable_rate"),
-    *("trainer.seed", "trainer.threads", "trainer.sample_freq", "trainer.max_minutes"),
+    "data.task",
+    "data.task_kwargs",
+    "data.train_size",
+    "data.val_size",
+    f"{ARR}.actor.share_prompt",
+    f"{ARR}.actor.dtype",
+    f"{ARR}.actor.optim.eps",
+    "critic.optim.eps",
+    f"{ARR}.rollout.min_p",
+    f"{ARR}.rollout.stop",
+    f"{ARR}.rollout.val_kwargs.min_p",
+    f"{ARR}.rollout.val_kwargs.also_greedy",
+    f"{ARR}.rollout.val_kwargs.stop",
+    "algorithm.rollout_correction.preset",
+    "algorithm.rollout_correction.rollout_rs_inverted",
+    "algorithm.rollout_correction.rollout_rs_threshold_lower",
+    "algorithm.rollout_correction.rollout_token_veto_threshold",
+    "algorithm.ref_reward_blend.enable",
+    "algorithm.ref_reward_blend.max_weight",
+    "algorithm.ref_reward_blend.warmup_ratio",
+    "algorithm.ref_reward_blend.warmup_steps",
+    "algorithm.ref_reward_blend.schedule",
+    "algorithm.ref_reward_blend.steps",
+    "algorithm.ref_reward_blend.sigmoid_k",
+    "algorithm.ref_reward_blend.sigmoid_center",
+    "algorithm.ref_reward_blend.exp_k",
+    "algorithm.ref_reward_blend.norm_scope",
+    "algorithm.ref_reward_blend.distribute",
+    "algorithm.ref_reward_blend.degenerate_value",
+    "algorithm.ref_reward_blend.eps",
+    "algorithm.repr_align.enable",
+    "algorithm.repr_align.ref_alignment.enable",
+    "algorithm.repr_align.ref_alignment.max_weight",
+    "algorithm.repr_align.ref_alignment.warmup_ratio",
+    "algorithm.repr_align.ref_alignment.warmup_steps",
+    "algorithm.repr_align.ref_alignment.schedule",
+    "algorithm.repr_align.ref_alignment.steps",
+    "algorithm.repr_align.ref_alignment.sigmoid_k",
+    "algorithm.repr_align.ref_alignment.sigmoid_center",
+    "algorithm.repr_align.ref_alignment.exp_k",
+    "algorithm.repr_align.ref_alignment.entropy_high_threshold",
+    "algorithm.repr_align.ref_alignment.allocation",
+    "algorithm.repr_align.ref_alignment.sim_transform",
+    "algorithm.repr_align.ref_alignment.center",
+    "algorithm.repr_align.ref_alignment.gold_key",
+    "algorithm.repr_align.ref_alignment.encoder.path",
+    "algorithm.repr_align.ref_alignment.encoder.max_length",
+    "reward.functions",
+    "reward.max_unscorable_rate",
+    "trainer.threads",
+    "trainer.seed",
+    "trainer.max_minutes",
+    "trainer.sample_freq",
 )
 """Keys of the schema that are not in verl's own files."""
 

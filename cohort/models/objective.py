@@ -33,8 +33,6 @@ class Objective:
         horizon: constant divisor of ``seq-mean-token-sum-norm``, in tokens.
         needs: further arguments of ``policy_loss``: fields of ``Experience`` or names in its extras.
         row_weights: the policy loss is one number per row: weights enter as their geometric mean over the row.
-        weigh: ``fn(log_probs, rollout_log_probs, mask) -> weights``, importance weights of the current policy
-            against the sampler, without gradient; None takes those of the experience.
     """
 
     policy_loss: Callable[..., TokenLoss]
@@ -45,7 +43,6 @@ class Objective:
     horizon: float | None = None
     needs: tuple[str, ...] = ()
     row_weights: bool = False
-    weigh: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def losses(self, experience: Experience) -> tuple[str, ...]:
         """Names of the metrics that add up over micro-batches and replicas."""
@@ -71,7 +68,7 @@ class Objective:
         old_log_probs = experience.old_log_probs if experience.old_log_probs is not None else log_probs.detach()
         extra = {name: self._needed(experience, name) for name in self.needs}
         policy = self.policy_loss(log_probs, old_log_probs, experience.advantages, mask, **extra)
-        loss = pg_loss = self._aggregate(self._weighted(policy.loss, log_probs, experience), mask, counts)
+        loss = pg_loss = self._aggregate(self._weighted(policy.loss, experience), mask, counts)
         sums = {"actor/pg_loss": pg_loss}
         if self.entropy_coeff:
             if stats.entropy is None:
@@ -94,13 +91,9 @@ class Objective:
     def _aggregate(self, per_token: Tensor, mask: Tensor, counts: Tensor) -> Tensor:
         return aggregate(per_token, mask, self.aggregation, counts, horizon=self.horizon)
 
-    def _weighted(self, loss: Tensor, log_probs: Tensor, experience: Experience) -> Tensor:
+    def _weighted(self, loss: Tensor, experience: Experience) -> Tensor:
         """The policy loss times what its tokens weigh; KL and entropy are not weighted  # (b, T)."""
         weights = experience.weights
-        if self.weigh is not None:
-            batch = experience.batch
-            own = self.weigh(log_probs.detach(), batch.rollout_log_probs, batch.mask)
-            weights = own if weights is None else own * weights
         if weights is None:
             return loss
         if self.row_weights:

@@ -19,60 +19,7 @@ def sample_std(values: list[float]) -> float:
     return math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1))
 
 
-# --- advantages ---------------------------------------------------------------------------------
-
-
-def grpo(rewards: Matrix, mask: Matrix, group: list[int], scale: str = "group", epsilon: float = 1e-6) -> Matrix:
-    scores = [math.fsum(row) for row in rewards]
-    result = []
-    for i, row in enumerate(mask):
-        siblings = [scores[j] for j in range(len(scores)) if group[j] == group[i]]
-        if len(siblings) == 1 or max(siblings) == min(siblings):
-            advantage = 0.0
-        else:
-            divisor = {"group": sample_std(siblings) + epsilon, "batch": sample_std(scores) + epsilon, "none": 1.0}
-            advantage = (scores[i] - mean(siblings)) / divisor[scale]
-        result.append([advantage if m else 0.0 for m in row])
-    return result
-
-
-def dr_grpo(rewards: Matrix, mask: Matrix, group: list[int]) -> Matrix:
-    return grpo(rewards, mask, group, scale="none")
-
-
-ADVANTAGES = {"grpo": grpo, "dr_grpo": dr_grpo}
-
-
-# --- losses -------------------------------------------------------------------------------------
-
-
-def clipped(
-    log_probs: Matrix,
-    old_log_probs: Matrix,
-    advantages: Matrix,
-    mask: Matrix,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    dual_clip: float | None = 3.0,
-) -> Matrix:
-    result = []
-    for i, row in enumerate(mask):
-        losses = []
-        for t, m in enumerate(row):
-            if not m:
-                losses.append(0.0)
-                continue
-            A = advantages[i][t]
-            ratio = math.exp(min(max(log_probs[i][t] - old_log_probs[i][t], -20.0), 20.0))
-            objective = min(ratio * A, min(max(ratio, 1 - clip_low), 1 + clip_high) * A)
-            if A < 0 and dual_clip is not None:
-                objective = max(objective, dual_clip * A)
-            losses.append(-objective)
-        result.append(losses)
-    return result
-
-
-POLICY_LOSSES = {"vanilla": clipped}
+# --- KL and aggregation ------------------------------------------------------------------------
 
 
 def kl(log_prob: float, ref_log_prob: float, kind: str) -> float:

@@ -4,11 +4,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort.algorithms.correction import mismatch
-from cohort.algorithms.group import group_statistics
 from cohort.algorithms.kl import KL_KINDS, kl_penalty
 from cohort.algorithms.masking import (
     AGGREGATIONS,
@@ -20,21 +19,28 @@ from cohort.algorithms.masking import (
     whiten,
     zero_outside,
 )
-from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
 from cohort.algorithms.shaping import kl_in_reward, place
 from tests.numerics.cases import NUMERICS, Case, cases
-from tests.numerics.test_oracles import built_in
+from tests.numerics.losses import TELLING, Variant, uniforms_of
 
 HORIZON = 12
+FEW = settings(NUMERICS, max_examples=10)  # of each loss under each aggregation
 everything = pytest.mark.parametrize(
-    ("loss", "mode"), [(loss, mode) for loss in built_in(POLICY_LOSSES) for mode in AGGREGATIONS]
+    ("loss", "mode"), [pytest.param(loss, mode, id=f"{loss.name}-{mode}") for loss in TELLING for mode in AGGREGATIONS]
 )
 
 
-def objective(case: Case, loss: str, mode: str, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def chosen(case: Case, loss: Variant) -> dict[str, torch.Tensor]:
+    """What the loss's ``select`` stage picks from the whole minibatch, as the argument that the loss takes."""
+    return loss.select(case.log_probs, case.old_log_probs, case.advantages, case.mask, uniforms_of(case))
+
+
+def objective(
+    case: Case, loss: Variant, mode: str, total: torch.Tensor, picks: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A whole objective (policy loss and KL) of these rows under the counts of all, with its gradient."""
     log_probs = case.log_probs.clone().requires_grad_()
-    per_token = POLICY_LOSSES[loss].function(log_probs, case.old_log_probs, case.advantages, case.mask).loss
+    per_token = loss(log_probs, case.old_log_probs, case.advantages, case.mask, **picks).loss
     per_token = per_token + 0.1 * kl_penalty(log_probs, case.ref_log_probs, "k3+", case.mask)
     value = aggregate(per_token, case.mask, mode, total, horizon=HORIZON)
     value.backward()
@@ -43,28 +49,31 @@ def objective(case: Case, loss: str, mode: str, total: torch.Tensor) -> tuple[to
 
 
 @everything
-@NUMERICS
+@FEW
 @given(case=cases(), data=st.data())
-def test_any_split_into_micro_batches_gives_the_same(loss: str, mode: str, case: Case, data: st.DataObject):
+def test_any_split_into_micro_batches_gives_the_same(loss: Variant, mode: str, case: Case, data: st.DataObject):
     total = counts(case.mask)
-    value, gradient = objective(case, loss, mode, total)
+    picks = chosen(case, loss)
+    value, gradient = objective(case, loss, mode, total, picks)
     B = len(case.mask)
     order = torch.randperm(B, generator=case.generator)
     cuts = sorted(data.draw(st.sets(st.integers(1, B - 1)))) if B > 1 else []
     parts = [order[a:b] for a, b in zip([0, *cuts], [*cuts, B], strict=True)]
-    pieces = [objective(case.rows(part), loss, mode, total) for part in parts]
+    pieces = [
+        objective(case.rows(part), loss, mode, total, {name: x[part] for name, x in picks.items()}) for part in parts
+    ]
     torch.testing.assert_close(sum(v for v, _ in pieces), value, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(torch.cat([g for _, g in pieces])[order.argsort()], gradient, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(sum(counts(case.mask[part]) for part in parts), total, atol=0, rtol=0)
 
 
 @everything
-@NUMERICS
+@FEW
 @given(case=cases(), width=st.integers(1, 5), value=st.sampled_from([0.0, 1e30, math.inf, math.nan]))
-def test_padding_changes_nothing_whatever_it_holds(loss: str, mode: str, case: Case, width: int, value: float):
+def test_padding_changes_nothing_whatever_it_holds(loss: Variant, mode: str, case: Case, width: int, value: float):
     wide = case.padded(width, value)
-    narrow_value, narrow_gradient = objective(case, loss, mode, counts(case.mask))
-    wide_value, wide_gradient = objective(wide, loss, mode, counts(wide.mask))
+    narrow_value, narrow_gradient = objective(case, loss, mode, counts(case.mask), chosen(case, loss))
+    wide_value, wide_gradient = objective(wide, loss, mode, counts(wide.mask), chosen(wide, loss))
     torch.testing.assert_close(wide_value, narrow_value, atol=1e-13, rtol=1e-13)
     T = case.mask.shape[1]
     torch.testing.assert_close(wide_gradient[:, :T], narrow_gradient, atol=1e-13, rtol=1e-13)
@@ -72,77 +81,20 @@ def test_padding_changes_nothing_whatever_it_holds(loss: str, mode: str, case: C
 
 
 @everything
-@NUMERICS
+@FEW
 @given(case=cases())
-def test_rows_without_a_token_are_as_if_absent(loss: str, mode: str, case: Case):
+def test_rows_without_a_token_are_as_if_absent(loss: Variant, mode: str, case: Case):
     has_token = (case.mask > 0).any(1).nonzero()[:, 0]
     if not len(has_token):
-        value, gradient = objective(case, loss, mode, counts(case.mask))
+        value, gradient = objective(case, loss, mode, counts(case.mask), chosen(case, loss))
         assert value == 0
         assert not gradient.any()
         return
     kept = case.rows(has_token)
-    value, gradient = objective(case, loss, mode, counts(case.mask))
-    kept_value, kept_gradient = objective(kept, loss, mode, counts(kept.mask))
+    value, gradient = objective(case, loss, mode, counts(case.mask), chosen(case, loss))
+    kept_value, kept_gradient = objective(kept, loss, mode, counts(kept.mask), chosen(kept, loss))
     torch.testing.assert_close(value, kept_value, atol=1e-13, rtol=1e-13)
     torch.testing.assert_close(gradient[has_token], kept_gradient, atol=1e-13, rtol=1e-13)
-
-
-@pytest.mark.parametrize("name", built_in(ADVANTAGES))
-@NUMERICS
-@given(case=cases())
-def test_advantages_follow_their_rows(name: str, case: Case):
-    function = ADVANTAGES[name].function
-    order = torch.randperm(len(case.mask), generator=case.generator)
-    shuffled = case.rows(order)
-    before, _ = function(rewards=case.rewards, mask=case.mask, group=case.group)
-    after, _ = function(rewards=shuffled.rewards, mask=shuffled.mask, group=shuffled.group)
-    torch.testing.assert_close(after, before[order], atol=1e-12, rtol=1e-12)
-    renumbered, _ = function(rewards=case.rewards, mask=case.mask, group=1000 - 7 * case.group)
-    torch.testing.assert_close(renumbered, before, atol=1e-12, rtol=1e-12)
-    wide = case.padded(3, math.nan)
-    padded, _ = function(rewards=wide.rewards, mask=wide.mask, group=wide.group)
-    torch.testing.assert_close(padded[:, : case.mask.shape[1]], before, atol=1e-12, rtol=1e-12)
-    assert not padded[:, case.mask.shape[1] :].any()
-
-
-@pytest.mark.parametrize("name", [name for name in built_in(ADVANTAGES) if ADVANTAGES[name].group_baseline])
-@NUMERICS
-@given(case=cases(max_width=1, full_mask=True))
-def test_advantages_of_a_group_add_up_to_nothing(name: str, case: Case):
-    advantages, _ = ADVANTAGES[name].function(rewards=case.rewards, mask=case.mask, group=case.group)
-    for number in case.group.unique():
-        rows = case.group == number
-        assert advantages[rows].sum().item() == pytest.approx(0, abs=1e-9)
-        if rows.sum() == 1:
-            assert not advantages[rows].any()
-
-
-@pytest.mark.parametrize("name", [name for name in built_in(ADVANTAGES) if ADVANTAGES[name].group_baseline])
-@pytest.mark.parametrize("score", [0.1, 1 / 3, 0.7, -1e6 + 0.3, 0.0])
-@pytest.mark.parametrize("size", [1, 3, 7])
-def test_equal_scores_give_exactly_no_advantage(name: str, score: float, size: int):
-    """In float32 the mean of three times 0.1 is not 0.1; divided by a tiny deviation that would be an advantage."""
-    rewards = torch.full((size, 1), score)
-    advantages, _ = ADVANTAGES[name].function(
-        rewards=rewards, mask=torch.ones_like(rewards), group=torch.zeros(size, dtype=torch.int64)
-    )
-    assert torch.equal(advantages, torch.zeros_like(advantages))
-
-
-@NUMERICS
-@given(case=cases(max_width=1, full_mask=True), shift=st.floats(-10, 10), factor=st.floats(0.5, 10))
-def test_grpo_does_not_see_the_scale_of_a_reward(case: Case, shift: float, factor: float):
-    before = ADVANTAGES["grpo"].function(case.rewards, case.mask, case.group, epsilon=0.0).advantages
-    after = ADVANTAGES["grpo"].function(shift + factor * case.rewards, case.mask, case.group, epsilon=0.0).advantages
-    torch.testing.assert_close(after, before, atol=1e-9, rtol=1e-9, equal_nan=True)
-
-
-def test_one_group_with_a_nan_score_spoils_no_other():
-    scores = torch.tensor([1.0, math.nan, 1.0, 0.0])
-    statistics = group_statistics(scores, torch.tensor([5, 5, 2, 2]))
-    assert statistics.deviation[:2].isnan().all()
-    assert statistics.deviation[2:].tolist() == [0.5, -0.5]
 
 
 @NUMERICS

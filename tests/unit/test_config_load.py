@@ -184,7 +184,7 @@ def test_keywords_may_be_dotted_nested_or_the_end_of_a_key():
 
 
 def test_an_ambiguous_keyword_lists_what_it_may_mean():
-    with pytest.raises(UserError, match="path=M: path is the end of 2 keys.*actor_rollout_ref__model__path"):
+    with pytest.raises(UserError, match="path=M: path is the end of 3 keys.*actor_rollout_ref__model__path"):
         from_keywords("grpo", path="M")
     with pytest.raises(UserError, match=r"lerning_rate=1"):
         from_keywords("grpo", lerning_rate=1)
