@@ -99,3 +99,31 @@ def tiny_value_model(architecture: str = "qwen3", *, seed: int = 0, dtype: torch
         head.weight.normal_(std=0.3, generator=generator)
         head.bias.fill_(0.1)
     return model.to(dtype).eval()
+
+
+def tiny_classifier(architecture: str = "qwen3", *, labels: int = 1, seed: int = 0, **overrides):
+    """A random two-layer sequence classifier with logits well apart."""
+    from transformers import AutoModelForSequenceClassification, BertConfig
+
+    if architecture == "bert":
+        config = BertConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=512,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    else:
+        config = tiny_model(architecture).config
+    for name, value in {"num_labels": labels, **overrides}.items():
+        setattr(config, name, value)
+    torch.manual_seed(seed)
+    model = AutoModelForSequenceClassification.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(5)
+    return model.eval()

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.algorithms.schedules import chord_mu
 from cohort.assemble.critic import build_critic, optim_settings
 from cohort.config.schema import Config
+from cohort.data.demonstrations import DemonstrationLoader
 from cohort.models.build import add_lora, load_model
 from cohort.models.layout import Layout
 from cohort.models.micro import Budget
@@ -22,7 +24,9 @@ from cohort.models.precision import resolve_precision
 from cohort.models.reference import AdapterOff, LocalReference
 from cohort.protocols import Critic, Policy, Reduce, Reference
 from cohort.trainer.advantage import Advantage
+from cohort.trainer.chord import Chord
 from cohort.trainer.kl import KLController
+from cohort.trainer.trainer import Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -206,4 +210,25 @@ def build_kl_reward(config: Config) -> KLController | None:
         kind=algorithm.kl_penalty,
         target=control.target_kl if control.type == "adaptive" else None,
         horizon=control.horizon,
+    )
+
+
+def build_chord(config: Config, source: DemonstrationLoader | None, plan: Plan) -> Chord | None:
+    """CHORD over these demonstrations; None without any."""
+    chord = config.algorithm.chord
+    if source is None:
+        return None
+    return Chord(
+        source=source,
+        mu=partial(
+            chord_mu,
+            warmup=chord.mu_warmup_steps,
+            decay=chord.mu_decay_steps,
+            peak=chord.mu_peak,
+            valley=chord.mu_valley,
+        ),
+        rows=chord.batch_size,
+        updates=plan.updates(plan.prompts),
+        phi=chord.phi,
+        start=plan.critic_warmup,
     )

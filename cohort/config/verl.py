@@ -82,6 +82,13 @@ RENAMED: Mapping[str, Renamed] = {
     "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
     "reward.custom_reward_function.reward_kwargs": Renamed("custom_reward_function.reward_kwargs"),
+    "reward.reward_model.enable": Renamed("reward_model.enable"),
+    "reward.reward_model.model_path": Renamed("reward_model.model.path"),
+    "reward.reward_model.rollout.dtype": Renamed("reward_model.dtype", DTYPES),
+    "reward.reward_model.rollout.n": Renamed("reward_model.judge.n"),
+    "reward.reward_model.rollout.temperature": Renamed("reward_model.judge.temperature"),
+    "reward.reward_model.rollout.response_length": Renamed("reward_model.judge.max_tokens"),
+    "reward_model.micro_batch_size": Renamed("reward_model.micro_batch_size_per_gpu"),
     "reward_model.num_workers": Renamed("reward.num_workers"),
 }
 """Old or other names of our keys. Giving both with different values is an error."""
@@ -92,7 +99,7 @@ _RAY = "it sets up a Ray cluster; this run is one process"
 _KERNEL = "it picks kernels or padding; no number depends on it, and the head is always computed in chunks"
 _IMAGES = "only text is read so far"
 _CRITIC_TEXT = "the critic reads the actor's token ids"
-_JUDGE = "no reward model is run so far"
+_JUDGE = "the reward model runs in this process, on the device of the run"
 _DISTILL = "on-policy distillation is not built"
 _TURNS = "answers have one turn so far"
 _FAMILY = "only the loss that it belongs to reads it, and policy_loss.loss_mode is vanilla"
@@ -324,7 +331,12 @@ INERT: Mapping[str, Inert] = {
     "algorithm.gdpo_*": Inert("rewards are summed, not normalised one by one", OFF, "weights in reward.functions"),
     # reward
     "reward_model.*": Inert(_JUDGE),
-    "reward_model.enable": Inert(_JUDGE, OFF, _ROLLOUT_FUNCTION),
+    "reward_model.model.input_tokenizer": Inert(
+        "the reward model gets the answer's text, in its own tokenizer and chat template"
+    ),
+    "reward_model.model.external_lib": Inert(
+        "no extra module is imported", OFF, "reward_model.model.trust_remote_code, or a class that Transformers knows"
+    ),
     "reward_model.reward_manager": Inert(
         "each answer is graded alone, in worker processes", ("naive", None), _ROLLOUT_FUNCTION
     ),
@@ -349,7 +361,12 @@ INERT: Mapping[str, Inert] = {
     "reward.reward_manager.module.*": Inert("no class is loaded while source is register"),
     "reward.reward_kwargs*": Inert("reward managers are not built", OFF, "custom_reward_function.reward_kwargs"),
     "reward.reward_model.*": Inert(_JUDGE),
-    "reward.reward_model.enable": Inert(_JUDGE, OFF, _ROLLOUT_FUNCTION),
+    "reward.reward_model.rollout.top_k": Inert("a judge draws from all tokens", (None, -1, 0), "top_k=-1"),
+    "reward.reward_model.rollout.top_p": Inert("a judge draws from all tokens", (None, 1, 1.0), "top_p=1"),
+    "reward.reward_model.rollout.do_sample": Inert("reward_model.judge.temperature decides; 0 is greedy"),
+    "reward.reward_model.rollout.prompt_length": Inert("reward_model.max_length limits what is read"),
+    "reward.reward_model.rollout.seed": Inert("a judge's draws are named by actor_rollout_ref.rollout.seed"),
+    "reward.reward_model.rollout.ignore_eos": Inert("a judge ends where its end token is", OFF, "ignore_eos=False"),
     "reward.max_concurrent": Inert("reward.num_workers says how many answers are graded at once"),
     # trainer
     "trainer.balance_batch": Inert("rows are always cut into passes of like length; no number depends on it"),
@@ -459,12 +476,12 @@ COHORT_ONLY: tuple[str, ...] = (
     f"{ARR}.actor.share_prompt",
     f"{ARR}.actor.dtype",
     f"{ARR}.actor.optim.eps",
-    "critic.optim.eps",
     f"{ARR}.rollout.min_p",
     f"{ARR}.rollout.stop",
     f"{ARR}.rollout.val_kwargs.min_p",
     f"{ARR}.rollout.val_kwargs.also_greedy",
     f"{ARR}.rollout.val_kwargs.stop",
+    "critic.optim.eps",
     "algorithm.rollout_correction.preset",
     "algorithm.rollout_correction.rollout_rs_inverted",
     "algorithm.rollout_correction.rollout_rs_threshold_lower",
@@ -499,8 +516,37 @@ COHORT_ONLY: tuple[str, ...] = (
     "algorithm.repr_align.ref_alignment.gold_key",
     "algorithm.repr_align.ref_alignment.encoder.path",
     "algorithm.repr_align.ref_alignment.encoder.max_length",
+    "algorithm.chord.enable",
+    "algorithm.chord.files",
+    "algorithm.chord.prompt_key",
+    "algorithm.chord.response_key",
+    "algorithm.chord.max_length",
+    "algorithm.chord.batch_size",
+    "algorithm.chord.mu_warmup_steps",
+    "algorithm.chord.mu_decay_steps",
+    "algorithm.chord.mu_peak",
+    "algorithm.chord.mu_valley",
+    "algorithm.chord.phi",
     "reward.functions",
     "reward.max_unscorable_rate",
+    "reward_model.kind",
+    "reward_model.model.tokenizer_path",
+    "reward_model.model.custom_chat_template",
+    "reward_model.weight",
+    "reward_model.scale",
+    "reward_model.shift",
+    "reward_model.label",
+    "reward_model.activation",
+    "reward_model.truncation",
+    "reward_model.dtype",
+    "reward_model.judge.template",
+    "reward_model.judge.pattern",
+    "reward_model.judge.worst",
+    "reward_model.judge.best",
+    "reward_model.judge.n",
+    "reward_model.judge.temperature",
+    "reward_model.judge.max_tokens",
+    "reward_model.judge.apply_chat_template_kwargs",
     "trainer.threads",
     "trainer.seed",
     "trainer.max_minutes",
@@ -521,6 +567,8 @@ DEVIATIONS: Mapping[str, tuple[str, str]] = {
     "critic.model.use_remove_padding": ("False", "packed rows are faster and no number changes"),
     "data.train_files": ("~/data/rlhf/gsm8k/train.parquet", "must be given, or data.task"),
     "data.val_files": ("~/data/rlhf/gsm8k/test.parquet", "must be given where validation is asked for"),
+    "reward_model.model.path": ("~/models/FsfairX-LLaMA3-RM-v0.1", "must be given where a classifier grades"),
+    "reward_model.forward_max_token_len_per_gpu": ("32768", "follows the actor's budget; memory only"),
     "trainer.logger": ("[console, wandb]", "works offline, without an account"),
     "trainer.device": ("cuda", "takes the GPU where there is one"),
     "trainer.n_gpus_per_node": ("8", "counts replicas, on CPU cores too"),

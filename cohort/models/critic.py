@@ -118,8 +118,8 @@ class LocalCritic:
             batch = minibatch.batch.select(rows).to(self.device)
             with self.compute():
                 values = token_values(self.model, batch, layout=self.layout)  # (b, T)
-                near, targets, kept = (x[rows].to(self.device) for x in (old_values, returns, mask))
-                loss, found = self._loss(values, near, targets, kept, whole)
+                old, target, trains = (x[rows].to(self.device) for x in (old_values, returns, mask))
+                loss, found = self._loss(values, old, target, trains, whole)
                 if loss.requires_grad:  # no row may have a token to learn from
                     loss.backward()
             seen[rows] = values.detach().to(seen)

@@ -17,6 +17,8 @@ GOOD = {
 }
 
 GAE = {"algorithm.adv_estimator": "gae"}
+RM = {"reward_model.enable": True, "reward_model.model.path": "RM"}
+JUDGE = {"reward_model.enable": True, "reward_model.kind": "judge"}
 
 # key, value, and what the line must hold beside them: the remedy
 BROKEN = [
@@ -129,7 +131,10 @@ BROKEN = [
     ("algorithm.rollout_correction.rollout_rs", "token_k1", "needs rollout_rs_threshold"),
     ("algorithm.ref_reward_blend.max_weight", 1.5, "the nearest is 1"),
     ("algorithm.repr_align.ref_alignment.schedule", "cosin", "did you mean cosine?"),
-    ("reward_model.enable", True, "custom_reward_function.path"),
+    ("reward_model.enable", True, "reward_model.kind=judge"),
+    ("reward_model.kind", "generative", "classifier, judge"),
+    ("reward_model.judge.n", 0, "from 1"),
+    ("reward.reward_model.rollout.top_p", 0.9, "top_p=1"),
     ("reward_model.reward_manager", "dapo", "custom_reward_function.path"),
     ("trainer.logger", ["console", "wandb"], "[console,jsonl,tensorboard]"),
     ("trainer.default_hdfs_dir", "hdfs://x", "instead"),
@@ -168,6 +173,13 @@ TWO_KEYS = [
     ({"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": 0.0}, "kl_coef=0", "0.001"),
     ({"custom_reward_function.path": "r.py", "reward.functions": [{"name": "gsm8k"}]}, "r.py", "reward.functions"),
     ({"reward.functions": [{"name": "gsm8k", "weight": 0}]}, "weight=0", "leave it out"),
+    ({**RM, "reward_model.weight": 0}, "reward_model.weight=0", "enable=False"),
+    ({**RM, "reward_model.scale": 0}, "reward_model.scale=0", "enable=False"),
+    ({**RM, "reward_model.activation": "softmax"}, "reward_model.activation=softmax", "sigmoid"),
+    ({**JUDGE, "reward_model.judge.worst": 10}, "reward_model.judge.worst=10", "make them differ"),
+    ({**JUDGE, "reward_model.judge.pattern": "Score"}, "reward_model.judge.pattern=Score", "brackets"),
+    ({**JUDGE, "reward_model.judge.pattern": "("}, "reward_model.judge.pattern=(", "not a regular expression"),
+    ({**JUDGE, "reward_model.judge.n": 2, "reward_model.judge.temperature": 0}, "reward_model.judge.n=2", "n=1"),
     ({"trainer.total_training_steps": 5, f"{ARR}.actor.optim.lr_warmup_steps": 5}, "lr_warmup_steps=5", "less than 5"),
     ({f"{ARR}.rollout.prompt_length": 64, "data.max_prompt_length": 32}, "prompt_length=64", "one of them"),
     ({**GAE, "critic.enable": False}, "critic.enable=False", "leave it out"),

@@ -33,7 +33,8 @@ def _may_be_null(name):
 
 @pytest.mark.parametrize("preset", presets())
 def test_a_preset_builds_where_its_open_ends_are_given(preset):
-    config = load("algorithm.adv_estimator=grpo", f"{ARR}.rollout.n=8", preset=preset)
+    files = "algorithm.chord.files=[expert.jsonl]"
+    config = load("algorithm.adv_estimator=grpo", f"{ARR}.rollout.n=8", files, preset=preset)
     assert config.actor_rollout_ref.model.path == "M"
 
 
@@ -184,7 +185,7 @@ def test_keywords_may_be_dotted_nested_or_the_end_of_a_key():
 
 
 def test_an_ambiguous_keyword_lists_what_it_may_mean():
-    with pytest.raises(UserError, match="path=M: path is the end of 3 keys.*actor_rollout_ref__model__path"):
+    with pytest.raises(UserError, match="path=M: path is the end of 2 keys.*actor_rollout_ref__model__path"):
         from_keywords("grpo", path="M")
     with pytest.raises(UserError, match=r"lerning_rate=1"):
         from_keywords("grpo", lerning_rate=1)
@@ -212,3 +213,12 @@ def test_the_page_of_keys_is_up_to_date():
     assert page == markdown(), "run: python -m cohort.config.document > docs/config.md"
     assert all(f"`{name.rpartition('.')[2]}`" in page for name in keys())
     assert len(values(load())) == len(keys())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"(\d)", r"Score:\s*(-?\d+(?:\.\d+)?)", r"a\'b (c)", "it's (x)", "ends with (\\", "(\\\\'", "(a''b)", "(\n)"],
+)
+def test_regular_expressions_and_quotes_arrive_as_they_were_typed(text):
+    arguments = ["data.task=arithmetic", "actor_rollout_ref.model.path=M", f"data.prompt_key={text}"]
+    assert from_arguments(arguments, config_name="grpo").config.data.prompt_key == text

@@ -13,7 +13,7 @@ from cohort.config.schema.algorithm import Algorithm
 from cohort.config.schema.critic import Critic
 from cohort.config.schema.data import Data
 from cohort.config.schema.model import Model
-from cohort.config.schema.reward import CustomRewardFunction, Reward
+from cohort.config.schema.reward import CustomRewardFunction, Reward, RewardModel
 from cohort.config.schema.rollout import Ref, Rollouts
 from cohort.config.schema.trainer import Trainer
 
@@ -48,6 +48,8 @@ class Config:
     """What an answer is worth."""
     custom_reward_function: CustomRewardFunction = field(default_factory=CustomRewardFunction)
     """One reward function from a file of yours."""
+    reward_model: RewardModel = field(default_factory=RewardModel)
+    """A model that grades, alone or beside reward functions."""
     trainer: Trainer = field(default_factory=Trainer)
     """The run."""
 
@@ -63,6 +65,7 @@ __all__ = [
     "Model",
     "Ref",
     "Reward",
+    "RewardModel",
     "Rollouts",
     "Trainer",
 ]
