@@ -141,6 +141,7 @@ def build_trainer(
         reward=FunctionReward(reward),
         actor=parts.actor,
         reference=parts.reference,
+        critic=parts.critic,
         **{"advantage": READS_VALUES if parts.critic else Advantage(function=partial(grpo)), **options},
     )
     trainer.publish()

@@ -195,7 +195,10 @@ def build_advantage(config: Config) -> Advantage:
         options = {"gamma": algorithm.gamma, "lam": algorithm.lam}
     entry = ADVANTAGES[algorithm.adv_estimator]
     return Advantage(
-        function=partial(entry.function, **options), reads=entry.needs, group_baseline=entry.group_baseline
+        function=partial(entry.function, **options),
+        reads=entry.needs,
+        group_baseline=entry.group_baseline,
+        group_by=algorithm.group_by,
     )
 
 
