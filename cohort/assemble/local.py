@@ -32,6 +32,7 @@ from cohort.data.tokenizer import eos_ids, load_tokenizer
 from cohort.models.build import pick_device
 from cohort.models.forward import causal_lm
 from cohort.models.memory import keep_freed_memory
+from cohort.rewards.mixed import MixedReward
 from cohort.rewards.runner import RewardRunner
 from cohort.rollout.environment import SingleTurn
 from cohort.tracking.base import check_names
@@ -82,7 +83,7 @@ def assemble(
     place = find_place(config, total_steps)
     with ExitStack() as undo:  # what is open when something goes wrong is closed again
         live = {"tokenizer": tokenizer, "sampler": None}  # the sampler follows when there is a model
-        runner = build_reward(config, tokenizer, inputs, function=reward, live=live, say=say)
+        runner = build_reward(config, tokenizer, inputs, function=reward, live=live, device=device, say=say)
         undo.callback(runner.close)
         make = build_replicas if config.trainer.n_gpus_per_node > 1 else build_learner
         learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
@@ -115,7 +116,7 @@ def build_trainer(
     config: Config,
     inputs: Inputs,
     learner: Learner,
-    runner: RewardRunner,
+    runner: RewardRunner | MixedReward,
     tokenizer: PreTrainedTokenizerBase,
     shaping: Sequence[Stage],
     demonstrations: DemonstrationLoader | None = None,
@@ -136,6 +137,7 @@ def build_trainer(
         reward=runner,
         actor=learner.actor,
         reference=learner.reference,
+        critic=learner.critic,
         advantage=build_advantage(config),
         kl_reward=build_kl_reward(config),
         shaping=shaping,
