@@ -193,7 +193,10 @@ def build_advantage(config: Config) -> Advantage:
     scale = "group" if algorithm.norm_adv_by_std_in_grpo else "none"
     entry = ADVANTAGES[algorithm.adv_estimator]
     return Advantage(
-        function=partial(entry.function, scale=scale), reads=entry.needs, group_baseline=entry.group_baseline
+        function=partial(entry.function, scale=scale),
+        reads=entry.needs,
+        group_baseline=entry.group_baseline,
+        group_by=algorithm.group_by,
     )
 
 

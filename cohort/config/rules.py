@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cohort.config import demonstrations, shaping
+from cohort.config import demonstrations, sample_rules, shaping
 from cohort.config.convert import show
 from cohort.config.critic import check_critic, check_warmup, critic_runs, idle_critic
 from cohort.config.nearest import nearest_words
@@ -28,12 +28,13 @@ def check(config: Config) -> None:
     _sampling(config)
     _kl(config)
     shaping.check(config)
-    demonstrations.check(config)
     check_critic(config)
+    demonstrations.check(config)
     _data(config)
     _reward(config)
     check_reward_model(config)
     _run(config)
+    sample_rules.check(config)
 
 
 def require_data(config: Config) -> None:
@@ -86,7 +87,8 @@ def _batch(config: Config) -> None:
             f"{ACTOR}.ppo_mini_batch_size={actor.ppo_mini_batch_size}: a step has only data.train_batch_size="
             f"{data.train_batch_size} prompts; make it {data.train_batch_size} or less"
         )
-    if config.actor_rollout_ref.rollout.n == 1 and not config.trainer.val_only and not critic_runs(config):
+    alone = config.actor_rollout_ref.rollout.n == 1 and config.algorithm.group_by is None
+    if alone and not config.trainer.val_only and not critic_runs(config):
         raise UserError(
             f"{ROLLOUT}.n=1: {config.algorithm.adv_estimator} compares the answers to one prompt, and one answer "
             f"teaches nothing; set {ROLLOUT}.n to 2 or more (8 is usual)"
@@ -181,7 +183,7 @@ def _run(config: Config) -> None:
 
 def idle(config: Config, given: frozenset[str]) -> list[str]:
     """One line for each key that was given and does nothing beside the others, and remarks on legal choices."""
-    found = (*_idle(config), *shaping.idle(config), *demonstrations.idle(config), *idle_critic(config))
+    found = (*_idle(config), *shaping.idle(config), *idle_critic(config), *demonstrations.idle(config))
     return [*(f"no effect: {key} ({why})" for key, why in found if key in given), *shaping.remarks(config)]
 
 
@@ -225,6 +227,7 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
     yield from idle_reward_model(config)
     if trainer.save_freq < 1:
         yield "trainer.max_actor_ckpt_to_keep", f"trainer.save_freq={trainer.save_freq} saves none"
+    yield from sample_rules.idle(config)
 
 
 def describe_batch(config: Config) -> list[str]:
@@ -245,6 +248,7 @@ def describe_batch(config: Config) -> list[str]:
         wait = f", alone for {_many(trainer.critic_warmup, 'step')}" if trainer.critic_warmup else ""
         lines.append(f"a critic learns on the same minibatches{wait}")
     lines += demonstrations.describe(config)
+    lines += sample_rules.describe(config)
     rows = None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu
     cap = f" and {_many(rows, 'answer')}" if rows else ""
     lines.append(f"training passes of at most {arr.actor.ppo_max_token_len_per_gpu} tokens{cap} (memory only)")

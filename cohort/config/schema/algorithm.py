@@ -9,6 +9,7 @@ from cohort.config.schema.actor import KLKind
 from cohort.config.schema.correction import RolloutCorrection
 from cohort.config.schema.demonstrations import Chord
 from cohort.config.schema.limits import NonNegative, Positive, Share
+from cohort.config.schema.samples import FilterGroups
 from cohort.config.schema.shaping import RefRewardBlend, ReprAlign
 
 
@@ -45,6 +46,12 @@ class Algorithm:
     """Estimator of that KL."""
     kl_ctrl: KLControl = field(default_factory=KLControl)
     """Coefficient of that KL."""
+    filter_groups: FilterGroups = field(default_factory=FilterGroups)
+    """Dynamic sampling."""
+    overlong_filter: bool = False
+    """Answers that the token limit cuts do not train; they stay in their group's statistics."""
+    group_by: str | None = None
+    """Compare all answers of a step whose prompts agree in this data column; null compares those to one prompt."""
     rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)
     """What to do where the sampler's log-probs are not the trainer's."""
     ref_reward_blend: RefRewardBlend = field(default_factory=RefRewardBlend)
