@@ -20,7 +20,15 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from cohort.algorithms import group, ppo_loss
+from cohort.algorithms import (
+    covariance_loss,
+    divergence_loss,
+    gradient_loss,
+    group,
+    ppo_loss,
+    sequence_loss,
+    soft_loss,
+)
 from cohort.algorithms.signatures import Advantages, TokenLoss
 
 __all__ = [
@@ -82,6 +90,18 @@ ADVANTAGES: dict[str, AdvantageEntry] = {
 
 POLICY_LOSSES: dict[str, PolicyLossEntry] = {
     "vanilla": PolicyLossEntry(function=ppo_loss.clipped),
+    "gspo": PolicyLossEntry(function=sequence_loss.gspo, aggregation="seq-mean-token-mean"),
+    "gspo_token": PolicyLossEntry(function=sequence_loss.gspo_token, aggregation="seq-mean-token-mean"),
+    "geo_mean": PolicyLossEntry(function=sequence_loss.geo_mean, aggregation="seq-mean-token-mean", row_weights=True),
+    "cispo": PolicyLossEntry(function=gradient_loss.cispo),
+    "gpg": PolicyLossEntry(function=gradient_loss.gpg),
+    "reinforce": PolicyLossEntry(function=gradient_loss.reinforce),
+    "dro": PolicyLossEntry(function=gradient_loss.dro),
+    "sapo": PolicyLossEntry(function=soft_loss.sapo, aggregation="seq-mean-token-mean"),
+    "dppo_tv": PolicyLossEntry(function=divergence_loss.dppo_tv),
+    "dppo_kl": PolicyLossEntry(function=divergence_loss.dppo_kl),
+    "clip_cov": PolicyLossEntry(function=covariance_loss.clip_cov, select=covariance_loss.select_clip_cov),
+    "kl_cov": PolicyLossEntry(function=covariance_loss.kl_cov, select=covariance_loss.select_kl_cov),
 }
 
 Entry = TypeVar("Entry", AdvantageEntry, PolicyLossEntry)

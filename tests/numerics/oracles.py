@@ -43,36 +43,7 @@ def dr_grpo(rewards: Matrix, mask: Matrix, group: list[int]) -> Matrix:
 ADVANTAGES = {"grpo": grpo, "dr_grpo": dr_grpo}
 
 
-# --- losses -------------------------------------------------------------------------------------
-
-
-def clipped(
-    log_probs: Matrix,
-    old_log_probs: Matrix,
-    advantages: Matrix,
-    mask: Matrix,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    dual_clip: float | None = 3.0,
-) -> Matrix:
-    result = []
-    for i, row in enumerate(mask):
-        losses = []
-        for t, m in enumerate(row):
-            if not m:
-                losses.append(0.0)
-                continue
-            A = advantages[i][t]
-            ratio = math.exp(min(max(log_probs[i][t] - old_log_probs[i][t], -20.0), 20.0))
-            objective = min(ratio * A, min(max(ratio, 1 - clip_low), 1 + clip_high) * A)
-            if A < 0 and dual_clip is not None:
-                objective = max(objective, dual_clip * A)
-            losses.append(-objective)
-        result.append(losses)
-    return result
-
-
-POLICY_LOSSES = {"vanilla": clipped}
+# --- KL and aggregation ------------------------------------------------------------------------
 
 
 def kl(log_prob: float, ref_log_prob: float, kind: str) -> float:

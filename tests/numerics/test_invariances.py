@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort.algorithms.correction import mismatch
@@ -20,21 +20,30 @@ from cohort.algorithms.masking import (
     whiten,
     zero_outside,
 )
-from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.algorithms.registry import ADVANTAGES
 from cohort.algorithms.shaping import kl_in_reward, place
 from tests.numerics.cases import NUMERICS, Case, cases
+from tests.numerics.losses import TELLING, Variant, uniforms_of
 from tests.numerics.test_oracles import built_in
 
 HORIZON = 12
+FEW = settings(NUMERICS, max_examples=10)  # of each loss under each aggregation
 everything = pytest.mark.parametrize(
-    ("loss", "mode"), [(loss, mode) for loss in built_in(POLICY_LOSSES) for mode in AGGREGATIONS]
+    ("loss", "mode"), [pytest.param(loss, mode, id=f"{loss.name}-{mode}") for loss in TELLING for mode in AGGREGATIONS]
 )
 
 
-def objective(case: Case, loss: str, mode: str, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def chosen(case: Case, loss: Variant) -> dict[str, torch.Tensor]:
+    """What the loss's ``select`` stage picks from the whole minibatch, as the argument that the loss takes."""
+    return loss.select(case.log_probs, case.old_log_probs, case.advantages, case.mask, uniforms_of(case))
+
+
+def objective(
+    case: Case, loss: Variant, mode: str, total: torch.Tensor, picks: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A whole objective (policy loss and KL) of these rows under the counts of all, with its gradient."""
     log_probs = case.log_probs.clone().requires_grad_()
-    per_token = POLICY_LOSSES[loss].function(log_probs, case.old_log_probs, case.advantages, case.mask).loss
+    per_token = loss(log_probs, case.old_log_probs, case.advantages, case.mask, **picks).loss
     per_token = per_token + 0.1 * kl_penalty(log_probs, case.ref_log_probs, "k3+", case.mask)
     value = aggregate(per_token, case.mask, mode, total, horizon=HORIZON)
     value.backward()
@@ -43,28 +52,31 @@ def objective(case: Case, loss: str, mode: str, total: torch.Tensor) -> tuple[to
 
 
 @everything
-@NUMERICS
+@FEW
 @given(case=cases(), data=st.data())
-def test_any_split_into_micro_batches_gives_the_same(loss: str, mode: str, case: Case, data: st.DataObject):
+def test_any_split_into_micro_batches_gives_the_same(loss: Variant, mode: str, case: Case, data: st.DataObject):
     total = counts(case.mask)
-    value, gradient = objective(case, loss, mode, total)
+    picks = chosen(case, loss)
+    value, gradient = objective(case, loss, mode, total, picks)
     B = len(case.mask)
     order = torch.randperm(B, generator=case.generator)
     cuts = sorted(data.draw(st.sets(st.integers(1, B - 1)))) if B > 1 else []
     parts = [order[a:b] for a, b in zip([0, *cuts], [*cuts, B], strict=True)]
-    pieces = [objective(case.rows(part), loss, mode, total) for part in parts]
+    pieces = [
+        objective(case.rows(part), loss, mode, total, {name: x[part] for name, x in picks.items()}) for part in parts
+    ]
     torch.testing.assert_close(sum(v for v, _ in pieces), value, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(torch.cat([g for _, g in pieces])[order.argsort()], gradient, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(sum(counts(case.mask[part]) for part in parts), total, atol=0, rtol=0)
 
 
 @everything
-@NUMERICS
+@FEW
 @given(case=cases(), width=st.integers(1, 5), value=st.sampled_from([0.0, 1e30, math.inf, math.nan]))
-def test_padding_changes_nothing_whatever_it_holds(loss: str, mode: str, case: Case, width: int, value: float):
+def test_padding_changes_nothing_whatever_it_holds(loss: Variant, mode: str, case: Case, width: int, value: float):
     wide = case.padded(width, value)
-    narrow_value, narrow_gradient = objective(case, loss, mode, counts(case.mask))
-    wide_value, wide_gradient = objective(wide, loss, mode, counts(wide.mask))
+    narrow_value, narrow_gradient = objective(case, loss, mode, counts(case.mask), chosen(case, loss))
+    wide_value, wide_gradient = objective(wide, loss, mode, counts(wide.mask), chosen(wide, loss))
     torch.testing.assert_close(wide_value, narrow_value, atol=1e-13, rtol=1e-13)
     T = case.mask.shape[1]
     torch.testing.assert_close(wide_gradient[:, :T], narrow_gradient, atol=1e-13, rtol=1e-13)
@@ -72,18 +84,18 @@ def test_padding_changes_nothing_whatever_it_holds(loss: str, mode: str, case: C
 
 
 @everything
-@NUMERICS
+@FEW
 @given(case=cases())
-def test_rows_without_a_token_are_as_if_absent(loss: str, mode: str, case: Case):
+def test_rows_without_a_token_are_as_if_absent(loss: Variant, mode: str, case: Case):
     has_token = (case.mask > 0).any(1).nonzero()[:, 0]
     if not len(has_token):
-        value, gradient = objective(case, loss, mode, counts(case.mask))
+        value, gradient = objective(case, loss, mode, counts(case.mask), chosen(case, loss))
         assert value == 0
         assert not gradient.any()
         return
     kept = case.rows(has_token)
-    value, gradient = objective(case, loss, mode, counts(case.mask))
-    kept_value, kept_gradient = objective(kept, loss, mode, counts(kept.mask))
+    value, gradient = objective(case, loss, mode, counts(case.mask), chosen(case, loss))
+    kept_value, kept_gradient = objective(kept, loss, mode, counts(kept.mask), chosen(kept, loss))
     torch.testing.assert_close(value, kept_value, atol=1e-13, rtol=1e-13)
     torch.testing.assert_close(gradient[has_token], kept_gradient, atol=1e-13, rtol=1e-13)
 

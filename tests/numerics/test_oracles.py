@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cohort.algorithms.correction import mismatch
 from cohort.algorithms.kl import KL_KINDS, kl_penalty
 from cohort.algorithms.masking import AGGREGATIONS, aggregate, counts, masked_mean, masked_var
-from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.algorithms.registry import ADVANTAGES
 from cohort.algorithms.shaping import kl_in_reward, place
 from tests.numerics import oracles
 from tests.numerics.cases import NUMERICS, Case, cases
@@ -40,30 +40,6 @@ def test_advantages(name: str, case: Case):
 def test_scales_of_grpo(scale: str, case: Case):
     advantages, _ = ADVANTAGES["grpo"].function(case.rewards, case.mask, case.group, scale=scale)
     close(advantages, oracles.grpo(case.rewards.tolist(), case.mask.tolist(), case.group.tolist(), scale))
-
-
-@pytest.mark.parametrize("name", built_in(POLICY_LOSSES))
-@NUMERICS
-@given(case=cases())
-def test_policy_losses(name: str, case: Case):
-    arguments = (case.log_probs, case.old_log_probs, case.advantages, case.mask)
-    loss = POLICY_LOSSES[name].function(*arguments).loss
-    close(loss, oracles.POLICY_LOSSES[name](*(x.tolist() for x in arguments)))
-
-
-@NUMERICS
-@given(
-    case=cases(),
-    clip_low=st.floats(0, 0.9),
-    clip_high=st.floats(0, 2),
-    dual_clip=st.none() | st.floats(1.1, 5),
-    stretch=st.sampled_from([1, 30]),
-)
-def test_clip_ranges(case: Case, clip_low: float, clip_high: float, dual_clip: float | None, stretch: int):
-    arguments = (case.log_probs * stretch, case.old_log_probs, case.advantages, case.mask)
-    options = dict(clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
-    loss = POLICY_LOSSES["vanilla"].function(*arguments, **options).loss
-    close(loss, oracles.clipped(*(x.tolist() for x in arguments), **options))
 
 
 @pytest.mark.parametrize("kind", KL_KINDS)
@@ -134,5 +110,4 @@ def test_masked_moments(case: Case):
 
 def test_the_oracles_cover_every_built_in_entry():
     assert set(built_in(ADVANTAGES)) == set(oracles.ADVANTAGES)
-    assert set(built_in(POLICY_LOSSES)) == set(oracles.POLICY_LOSSES)
     assert math.isclose(oracles.kl(-1.0, -1.5, "k3+"), 0.1065306597)

@@ -40,6 +40,7 @@ PLUMBING = {
     "masking.masked_mean",
     "masking.masked_var",
     "masking.counts",
+    "ppo_loss.check_clip_range",
     "group.group_sum",
     "group.group_min",
     "group.group_statistics",
