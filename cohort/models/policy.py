@@ -144,10 +144,11 @@ class LocalPolicy:
         return self._apply(minibatch, collected.stats(), metrics)
 
     def _plan(self, batch: Batch) -> list[Tensor]:
+        budget = UNLIMITED if self.objective.whole else self.budget
         return plan(
             batch,
-            max_tokens=self.budget.max_tokens,
-            max_rows=self.budget.max_rows,
+            max_tokens=budget.max_tokens,
+            max_rows=budget.max_rows,
             share_prompt=self.layout.share_prompt,
             padded=not self.layout.packed,
         )
