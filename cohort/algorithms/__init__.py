@@ -1,12 +1,13 @@
 """The mathematics of the training step: pure functions of tensors and numbers.
 
-    shaping      scores and KL -> rewards (B, T)
+    shaping      scores, KL, reference, gold answer -> rewards (B, T)
     group        rewards -> advantages (GRPO, Dr. GRPO)
     ppo_loss     log-probs and advantages -> loss per token
     kl           log-probs -> KL estimate per token
     masking      per token -> one number: ``aggregate`` is the only place that divides a loss
-    schedules    learning-rate factors and KL coefficients
-    correction   how far the sampler's log-probs are from the trainer's
+    schedules    learning-rate factors, KL coefficients, weights of shaping terms
+    mismatch     how far the sampler's log-probs are from the trainer's
+    correction   what is done about it: importance weights, rejection, bypass (settings in correction_settings)
     registry     the names that a configuration may use
 
 Shapes: **B** rollouts, **T** response tokens, as in ``cohort/types.py``. Masks are float, 1 where

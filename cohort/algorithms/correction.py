@@ -1,123 +1,134 @@
-"""How far the sampler's log-probs are from the trainer's on the same tokens.
+"""What to do where the sampler's log-probs are not the trainer's: weigh the loss, or leave tokens out.
 
-Sampler and trainer hold the same weights and still compute different numbers: other kernels,
-other precision, weights one step old. Importance ratios take the difference for learning, so it is
-measured in every step. In what follows lambda is ``log_probs - rollout_log_probs``, trainer over
-sampler, held within 20.
+An answer was drawn from the sampler, and the update wants an average over the trainer's policy. With
+lambda = log p_trainer - log p_sampler of a token, exp(lambda) makes up for it, within limits; and a token or an
+answer that is too far off can be rejected. ``mismatch`` measures the distance, ``correction_settings`` names what
+may be done, ``importance`` and ``rejection`` have the formulas, and this file does what a run's settings say.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cohort.algorithms.masking import masked_mean, masked_sum, masked_var, zero_outside
+from cohort.algorithms.correction_settings import Correction
+from cohort.algorithms.importance import ImportanceMetrics, importance_metrics, importance_weights
+from cohort.algorithms.masking import zero_outside
+from cohort.algorithms.mismatch import Mismatch, mismatch
+from cohort.algorithms.rejection import RejectionMetrics, rejection, rejection_metrics
+from cohort.algorithms.signatures import TokenLoss
 
-LOG_RATIO_LIMIT = 20.0
+__all__ = [
+    "Bypass",
+    "Corrected",
+    "Mismatch",
+    "correct",
+    "importance_metrics",
+    "importance_weights",
+    "mismatch",
+    "rejection",
+    "rejection_metrics",
+]
 
 
-class Mismatch(NamedTuple):
-    """The distance between sampler and trainer, as scalars. "row mean" averages rows that have a token.
+class Corrected(NamedTuple):
+    """What ``correct`` returns.
 
     Attributes:
-        probs_diff_mean: mean of |p_sampler - p_trainer| over tokens; 0 is perfect.
-        probs_diff_max: its maximum.
-        probs_diff_std: its unbiased standard deviation.
-        probs_pearson: correlation of the two probabilities over tokens; NaN where either is constant.
-        training_ppl: row mean of the perplexity under the trainer.
-        training_log_ppl: row mean of its logarithm.
-        rollout_ppl: row mean of the perplexity under the sampler.
-        rollout_log_ppl: row mean of its logarithm.
-        kl: token mean of ``-lambda``: k1 of KL(sampler || trainer).
-        k3_kl: token mean of ``exp(lambda) - lambda - 1``: k3 of the same.
-        log_ppl_diff: row mean of the trainer's log-perplexity less the sampler's.
-        log_ppl_abs_diff: row mean of its size.
-        log_ppl_diff_max: largest over rows.
-        log_ppl_diff_min: smallest over rows.
-        ppl_ratio: row mean of ``exp`` of the difference.
-        chi2_token: token mean of ``exp(2 lambda) - 1``: chi-squared distance of tokens.
-        chi2_seq: row mean of ``exp(2 sum lambda) - 1``: chi-squared distance of whole answers.
+        weights: factor of each token's policy loss; None without importance weights   # (B, T)
+        keep: 1.0 where a token trains; None without rejection rules                   # (B, T)
+        importance: what the weights do; None without them.
+        rejected: what the rules do; None without them.
     """
 
-    probs_diff_mean: Float[Tensor, ""]
-    probs_diff_max: Float[Tensor, ""]
-    probs_diff_std: Float[Tensor, ""]
-    probs_pearson: Float[Tensor, ""]
-    training_ppl: Float[Tensor, ""]
-    training_log_ppl: Float[Tensor, ""]
-    rollout_ppl: Float[Tensor, ""]
-    rollout_log_ppl: Float[Tensor, ""]
-    kl: Float[Tensor, ""]
-    k3_kl: Float[Tensor, ""]
-    log_ppl_diff: Float[Tensor, ""]
-    log_ppl_abs_diff: Float[Tensor, ""]
-    log_ppl_diff_max: Float[Tensor, ""]
-    log_ppl_diff_min: Float[Tensor, ""]
-    ppl_ratio: Float[Tensor, ""]
-    chi2_token: Float[Tensor, ""]
-    chi2_seq: Float[Tensor, ""]
+    weights: Float[Tensor, "B T"] | None
+    keep: Float[Tensor, "B T"] | None
+    importance: ImportanceMetrics | None
+    rejected: RejectionMetrics | None
 
     def named(self) -> dict[str, Tensor]:
-        """The scalars under the names they are logged by, which are verl's."""
-        return {PROBS_METRICS.get(name, f"rollout_corr/{name}"): value for name, value in self._asdict().items()}
+        """All scalars under the names they are logged by; those of ``mismatch`` come on top."""
+        weights = self.importance.named() if self.importance is not None else {}
+        return weights | (self.rejected.named() if self.rejected is not None else {})
 
 
-PROBS_METRICS = {
-    "probs_diff_mean": "training/rollout_probs_diff_mean",
-    "probs_diff_max": "training/rollout_probs_diff_max",
-    "probs_diff_std": "training/rollout_probs_diff_std",
-    "probs_pearson": "training/rollout_actor_probs_pearson_corr",
-}
+def correct(
+    old_log_probs: Float[Tensor, "B T"],
+    rollout_log_probs: Float[Tensor, "B T"],
+    mask: Float[Tensor, "B T"],
+    correction: Correction,
+) -> Corrected:
+    """Weights, kept tokens and numbers of a whole training batch, for a run that is not in bypass mode.
 
-
-def mismatch(
-    log_probs: Float[Tensor, "B T"], rollout_log_probs: Float[Tensor, "B T"], mask: Float[Tensor, "B T"]
-) -> Mismatch:
-    """Every measure of the distance between sampler and trainer. No gradient.
+    The weights are those of the unreduced batch, as in verl: rejection does not change their mean.
 
     Args:
-        log_probs: the trainer's, under the weights that sampled (or the newest: then age counts as distance).
-        rollout_log_probs: the sampler's, of the distribution it drew from.
+        old_log_probs: the trainer's, under the weights that sampled.
+        rollout_log_probs: the sampler's.
         mask: 1 where the model wrote the token.
+        correction: what to do.
 
-    Shapes: (B, T) each -> scalars.
-    Paper: Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training
-        (fengyao.notion.site/off-policy-rl); the estimators k1 and k3, Schulman 2020, Approximating KL Divergence.
+    Shapes: (B, T) each -> (B, T) each, and scalars.
+    Paper: those of ``importance_weights`` and ``rejection``.
     """
-    trainer = zero_outside(log_probs.detach(), mask)
-    sampler = zero_outside(rollout_log_probs.detach(), mask)
-    log_ratio = (trainer - sampler).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    row_log_ratio = masked_sum(trainer - sampler, mask, axis=1).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-
-    distance = (sampler.exp() - trainer.exp()).abs()
-    rows = (mask > 0).any(dim=1).to(mask.dtype)
-    training_log_ppl = -masked_mean(trainer, mask, axis=1)
-    rollout_log_ppl = -masked_mean(sampler, mask, axis=1)
-    difference = training_log_ppl - rollout_log_ppl
-    return Mismatch(
-        probs_diff_mean=masked_mean(distance, mask),
-        probs_diff_max=zero_outside(distance, mask).amax(),
-        probs_diff_std=masked_var(distance, mask).sqrt(),
-        probs_pearson=_pearson(sampler.exp(), trainer.exp(), mask),
-        training_ppl=masked_mean(training_log_ppl.exp(), rows),
-        training_log_ppl=masked_mean(training_log_ppl, rows),
-        rollout_ppl=masked_mean(rollout_log_ppl.exp(), rows),
-        rollout_log_ppl=masked_mean(rollout_log_ppl, rows),
-        kl=masked_mean(sampler - trainer, mask),
-        # expm1 keeps the digits of the small differences that a healthy run has.
-        k3_kl=masked_mean(torch.expm1(log_ratio) - log_ratio, mask),
-        log_ppl_diff=masked_mean(difference, rows),
-        log_ppl_abs_diff=masked_mean(difference.abs(), rows),
-        log_ppl_diff_max=torch.where(rows > 0, difference, -torch.inf).amax(),
-        log_ppl_diff_min=torch.where(rows > 0, difference, torch.inf).amin(),
-        ppl_ratio=masked_mean(difference.exp(), rows),
-        chi2_token=masked_mean(torch.expm1(2 * log_ratio), mask),
-        chi2_seq=masked_mean(torch.expm1(2 * row_log_ratio), rows),
+    arguments = (old_log_probs, rollout_log_probs, mask)
+    options = _weight_options(correction)
+    weighs, rejects = correction.is_level is not None, bool(correction.rules)
+    return Corrected(
+        weights=importance_weights(*arguments, **options) if weighs else None,
+        keep=rejection(*arguments, correction.rules) if rejects else None,
+        importance=importance_metrics(*arguments, **options) if weighs else None,
+        rejected=rejection_metrics(*arguments, correction.rules) if rejects else None,
     )
 
 
-def _pearson(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    """Correlation of x and y over the mask; NaN (0/0) where either does not vary."""
-    x, y = x - masked_mean(x, mask), y - masked_mean(y, mask)
-    return masked_sum(x * y, mask) / (masked_sum(x * x, mask).sqrt() * masked_sum(y * y, mask).sqrt())
+@dataclass(frozen=True, kw_only=True)
+class Bypass:
+    """A policy loss against the sampler itself, for runs that skip the trainer's pass over old log-probs.
+
+    It is called like the loss that it wraps, with the sampler's log-probs as the old ones. The ratios of the
+    correction are those of the *current* policy: lambda = sg(log_probs) - rollout_log_probs, anew in every update.
+
+        ppo_clip    wraps ``ppo_loss.clipped``: loss * keep. The clipped ratio is the correction.
+        reinforce   wraps -A log_probs: loss * keep * w, w the importance weights.
+
+    Rejected tokens lose their loss and keep their place in the divisor, which is known before the update.
+
+    Attributes:
+        policy_loss: the loss inside; its options bound.
+        correction: weights and rules; ``loss`` says which of the two it is.
+    """
+
+    policy_loss: Callable[..., TokenLoss]
+    correction: Correction
+
+    def __call__(
+        self,
+        log_probs: Float[Tensor, "B T"],
+        old_log_probs: Float[Tensor, "B T"],
+        advantages: Float[Tensor, "B T"],
+        mask: Float[Tensor, "B T"],
+        **needs: Tensor,
+    ) -> TokenLoss:
+        """The loss of each token; ``old_log_probs`` are the sampler's."""
+        inner = self.policy_loss(log_probs, old_log_probs, advantages, mask, **needs)
+        keep = rejection(log_probs, old_log_probs, mask, self.correction.rules)
+        factor, diagnostics = keep, dict(inner.diagnostics)
+        if self.correction.rules:
+            diagnostics["rollout_rs_masked_fraction"] = mask * (1 - keep)
+        if self.correction.is_level is not None:
+            weights = importance_weights(log_probs, old_log_probs, mask, **_weight_options(self.correction))
+            factor, diagnostics["rollout_is_mean"] = keep * weights, weights
+        return TokenLoss(loss=zero_outside(inner.loss, keep) * factor, diagnostics=diagnostics)
+
+
+def _weight_options(correction: Correction) -> dict:
+    return {
+        "level": correction.is_level,
+        "threshold": correction.threshold,
+        "window": correction.window,
+        "window_level": correction.window_level,
+        "batch_normalize": correction.batch_normalize,
+    }

@@ -12,7 +12,12 @@ the policy is
     abs               neither
     any name with +   the gradient of KL(policy || reference), with the named value
 
-``tests/numerics/test_kl_gradients.py`` measures every line of this table.
+All this is of each token given what stands before it, and of tokens that the policy itself has drawn. So a KL in
+the loss does not see that a token decides which tokens come after it; k1 in the reward, summed over the answer, does,
+and its gradient is that of the KL of whole answers. And in later updates on the same answers a KL in the loss is no
+longer an average over the policy, as no ratio corrects it.
+
+``tests/numerics/test_kl_gradients.py`` measures every line.
 """
 
 from collections.abc import Callable

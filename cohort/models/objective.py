@@ -48,8 +48,6 @@ class Objective:
         horizon: constant divisor of ``seq-mean-token-sum-norm``, in tokens.
         needs: further arguments of ``policy_loss``: fields of ``Experience`` or names in its extras.
         row_weights: the policy loss is one number per row: weights enter as their geometric mean over the row.
-        weigh: ``fn(log_probs, rollout_log_probs, mask) -> weights``, importance weights of the current policy
-            against the sampler, without gradient; None takes those of the experience.
     """
 
     policy_loss: Callable[..., TokenLoss] | ScalarLoss
@@ -60,7 +58,6 @@ class Objective:
     horizon: float | None = None
     needs: tuple[str, ...] = ()
     row_weights: bool = False
-    weigh: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def losses(self, experience: Experience) -> tuple[str, ...]:
         """Names of the metrics that add up over micro-batches and replicas."""
@@ -114,31 +111,21 @@ class Objective:
         if isinstance(self.policy_loss, ScalarLoss):
             if not mask.any():  # a mean of nothing would be NaN
                 return log_probs.sum() * 0, {}
-            weights = self._weights(log_probs, experience)
             loss, seen = self.policy_loss.function(
-                log_probs, old_log_probs, advantages, mask, counts=counts, weights=weights
+                log_probs, old_log_probs, advantages, mask, counts=counts, weights=experience.weights
             )
             return loss, {name: mask.sum() * value for name, value in seen.items()}
         extra = {name: self._needed(experience, name) for name in self.needs}
         policy = self.policy_loss(log_probs, old_log_probs, advantages, mask, **extra)
-        loss = self._aggregate(self._weighted(policy.loss, log_probs, experience), mask, counts)
+        loss = self._aggregate(self._weighted(policy.loss, experience), mask, counts)
         return loss, {f"actor/{name}": masked_sum(value, mask) for name, value in policy.diagnostics.items()}
 
     def _aggregate(self, per_token: Tensor, mask: Tensor, counts: Tensor) -> Tensor:
         return aggregate(per_token, mask, self.aggregation, counts, horizon=self.horizon)
 
-    def _weights(self, log_probs: Tensor, experience: Experience) -> Tensor | None:
-        """What the tokens weigh in the policy loss; None is 1 everywhere  # (b, T)."""
-        weights = experience.weights
-        if self.weigh is not None:
-            batch = experience.batch
-            own = self.weigh(log_probs.detach(), batch.rollout_log_probs, batch.mask)
-            weights = own if weights is None else own * weights
-        return weights
-
-    def _weighted(self, loss: Tensor, log_probs: Tensor, experience: Experience) -> Tensor:
+    def _weighted(self, loss: Tensor, experience: Experience) -> Tensor:
         """The policy loss times what its tokens weigh; KL and entropy are not weighted  # (b, T)."""
-        weights = self._weights(log_probs, experience)
+        weights = experience.weights
         if weights is None:
             return loss
         if self.row_weights:

@@ -8,6 +8,7 @@ A function is called by parameter name. It may ask for
     data_source, solution_str, ground_truth, extra_info      verl's four; extra_info also has num_turns
     text            the response without special tokens; the same as solution_str
     ids             its token ids, a list
+    response_length tokens that the model wrote, over all turns; what tools wrote does not count
     prompt          the prompt as the data has it: a string or messages
     prompt_text     the exact text that was sent, special tokens included
     messages        the prompt as messages, a list
@@ -21,6 +22,9 @@ and with ``**kwargs`` it gets all of them. Settings (``reward_kwargs``) win over
 It returns a number; or a dict with ``score``, whose other entries are logged as parts; or a tuple, whose
 first element counts; or None, for an answer that cannot be graded. NaN, infinities and everything else
 cannot be graded either. Raising is the same as None, with the traceback as reason. None of these is 0.
+
+One of several rewards may have nothing to say about a row: ``{"applies": False}`` leaves it out of the sum, which is
+then that of the others, and out of the logs. A row that no reward applies to cannot be graded.
 """
 
 from __future__ import annotations
@@ -37,8 +41,8 @@ from typing import Any, NamedTuple, SupportsFloat
 from cohort.errors import UserError
 
 PROVIDED = (
-    "data_source", "solution_str", "ground_truth", "extra_info", "text", "ids", "prompt", "prompt_text", "messages",
-    "turns", "finish_reason", "columns",
+    "data_source", "solution_str", "ground_truth", "extra_info", "text", "ids", "response_length", "prompt",
+    "prompt_text", "messages", "turns", "finish_reason", "columns",
 )  # fmt: skip
 """Names that every reward can ask for; data columns come on top."""
 
@@ -124,6 +128,7 @@ class Graded(NamedTuple):
     value: float | None
     parts: dict[str, float | str] = {}  # noqa: RUF012 - a NamedTuple default that nobody writes to
     reason: str = ""
+    applies: bool = True
 
 
 class Call(NamedTuple):
@@ -175,9 +180,11 @@ def graded(result: object) -> Graded:
 
 
 def _graded_mapping(result: Mapping[Any, object]) -> Graded:
+    parts = {str(name): _part(value) for name, value in result.items() if value is not None and name != "applies"}
+    if _number(result.get("applies", True))[0] == 0:
+        return Graded(None, parts, "the reward does not apply to this row", applies=False)
     if "score" not in result:
         return Graded(None, reason=f"the reward returned a dict without `score`; it has: {', '.join(map(str, result))}")
-    parts = {str(name): _part(value) for name, value in result.items() if value is not None}
     value, reason = _number(result["score"])
     said = result.get("reason")
     return Graded(value, parts, said if value is None and isinstance(said, str) else reason)

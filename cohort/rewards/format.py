@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+THINK_ANSWER = re.compile(r"<think>.*?</think>\s*<answer>.*?</answer>", re.DOTALL)
+REACT = re.compile(r"<think>.*?</think>\s*Action:.*?Action Input:.*?$", re.DOTALL | re.MULTILINE)
+
 
 def compute_score(solution_str: str, tags: Sequence[str] = ("think",), pattern: str | None = None) -> float:
     """1.0 if the form is right, else 0.0.
@@ -31,3 +34,20 @@ def compute_score(solution_str: str, tags: Sequence[str] = ("think",), pattern: 
             return 0.0
         text = text.partition(f"</{tag}>")[2].strip()
     return float(bool(text) == (tuple(tags) == ("think",)))
+
+
+def think_answer(solution_str: str) -> float:
+    """1.0 if the response is a think block and an answer block, else 0.0: ms-swift's ``format``.
+
+    Looser than ``compute_score(tags=("think", "answer"))``, as blocks may hold further tags, and stricter: nothing may
+    stand around them, not even the end of a line.
+    """
+    return float(THINK_ANSWER.fullmatch(solution_str) is not None)
+
+
+def react(solution_str: str) -> float:
+    """1.0 for a think block, then ``Action:`` and ``Action Input:``, else 0.0: ms-swift's ``react_format``.
+
+    Paper: Yao et al. 2022, ReAct (2210.03629).
+    """
+    return float(REACT.match(solution_str) is not None)

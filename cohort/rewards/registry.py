@@ -15,12 +15,18 @@ from cohort.rewards.base import RewardFunction
 
 REWARDS: dict[str, str] = {
     "arithmetic": "cohort.rewards.arithmetic:compute_score",
+    "cosine_length": "cohort.rewards.length:cosine_length",
     "exact_match": "cohort.rewards.exact_match:compute_score",
     "format": "cohort.rewards.format:compute_score",
     "gsm8k": "cohort.rewards.gsm8k:compute_score",
     "gsm8k_flexible": "cohort.rewards.gsm8k:flexible",
     "math": "cohort.rewards.math:compute_score",
+    "overlong": "cohort.rewards.length:overlong",
+    "react_format": "cohort.rewards.format:react",
     "reasoning_gym": "cohort.rewards.reasoning_gym:compute_score",
+    "repetition": "cohort.rewards.length:repetition",
+    "soft_overlong": "cohort.rewards.length:overlong",
+    "think_answer_format": "cohort.rewards.format:think_answer",
 }
 """Name -> ``module:function``."""
 
@@ -49,8 +55,20 @@ def _function(target: str) -> Callable[..., object]:
     return vars(import_module(module))[name]
 
 
-def built_in(name: str, reward_kwargs: Mapping[str, Any] | None = None, *, weight: float = 1.0) -> RewardFunction:
+def built_in(
+    name: str,
+    reward_kwargs: Mapping[str, Any] | None = None,
+    *,
+    weight: float = 1.0,
+    of_run: Mapping[str, Any] | None = None,
+) -> RewardFunction:
     """A built-in reward by name.
+
+    Args:
+        name: a key of ``REWARDS``.
+        reward_kwargs: its settings.
+        weight: factor of its value in the total.
+        of_run: what the run knows (``max_response_length``), for parameters of that name which the settings leave open.
 
     Raises:
         UserError: naming the rewards there are.
@@ -59,7 +77,9 @@ def built_in(name: str, reward_kwargs: Mapping[str, Any] | None = None, *, weigh
         near = difflib.get_close_matches(name, REWARDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"there is no reward {name!r}; built in are {', '.join(REWARDS)}{hint}, or {HOW_TO}")
-    return RewardFunction(function=_function(REWARDS[name]), name=name, weight=weight, kwargs=dict(reward_kwargs or {}))
+    function = _function(REWARDS[name])
+    known = {key: value for key, value in (of_run or {}).items() if key in signature(function).parameters}
+    return RewardFunction(function=function, name=name, weight=weight, kwargs={**known, **(reward_kwargs or {})})
 
 
 @dataclass(frozen=True)

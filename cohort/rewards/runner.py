@@ -26,7 +26,7 @@ from cohort.rewards.base import (
 from cohort.rewards.check import check_rewards
 from cohort.rewards.pool import FunctionsBroken, WorkerLost, WorkerPool
 from cohort.rewards.worker import Setup
-from cohort.types import Prompt, Rollout, Score
+from cohort.types import Author, Prompt, Rollout, Score
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 class RewardRunner:
     """Grades one rollout at a time, many at once. Implements ``protocols.Reward``.
 
-    The value is the sum of weight x value over the functions. Where one of them cannot grade, the whole
-    answer is unscorable: part of a sum is another objective. With one function its dict entries are the
-    parts; with several, each function's value is a part under its name and its entries are ``name/entry``.
+    The value is the sum of weight x value over the functions that apply to the row. Where one of them cannot
+    grade, the whole answer is unscorable: part of a sum is another objective. With one function its dict entries are
+    the parts; with several, each function's value is a part under its name and its entries are ``name/entry``.
 
     Args:
         functions: rewards, or bare functions of weight 1; see ``cohort.rewards.base`` for what they get.
@@ -189,6 +189,7 @@ def call_values(rollout: Rollout, prefill: str = "") -> dict[str, object]:
         "solution_str": text,
         "text": text,
         "ids": list(rollout.response_ids),
+        "response_length": sum(author is Author.MODEL for author in rollout.authors),
         "turns": rollout.turns,
         "finish_reason": str(rollout.finish_reason) if rollout.finish_reason else None,
         "columns": dict(prompt.columns),
@@ -196,17 +197,21 @@ def call_values(rollout: Rollout, prefill: str = "") -> dict[str, object]:
 
 
 def combine(functions: Sequence[RewardFunction], outcomes: Sequence[Graded], seconds: float = 0.0) -> Score:
-    """One score from the outcomes of all functions: sum of weight x value, unscorable if one of them is."""
+    """One score from all outcomes: sum of weight x value over those that apply, unscorable if one of them is."""
     if len(functions) == 1:
         (function,), (outcome,) = functions, outcomes
         total = None if outcome.value is None else function.weight * outcome.value
         return Score(value=total, parts=outcome.parts, reason=outcome.reason, seconds=seconds)
     total, parts, reasons = 0.0, {}, []
     for function, outcome in zip(functions, outcomes, strict=True):
+        if not outcome.applies:
+            continue
         parts.update({f"{function.name}/{name}": part for name, part in outcome.parts.items() if name != "score"})
         if outcome.value is None:
             reasons.append(f"{function.name}: {outcome.reason}")
         else:
             parts[function.name] = outcome.value
             total += function.weight * outcome.value
+    if not any(outcome.applies for outcome in outcomes):
+        reasons.append("no reward applies to this row")
     return Score(value=None if reasons else total, parts=parts, reason="\n".join(reasons), seconds=seconds)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from cohort.algorithms.correction import mismatch
+from cohort.algorithms.mismatch import mismatch
 from cohort.metrics import Last, Max, Mean, Metrics, Sum, merge, summary
 from cohort.protocols import StepRecord
 from cohort.trainer.screen import trains

@@ -26,14 +26,11 @@ class Selection:
     Attributes:
         select: a policy loss's ``select`` with its options bound; its result reaches the loss as ``selected``.
         token_mask: ``fn(entropy, mask) -> (b, T)``, 1 where a token's policy loss counts (top-entropy tokens).
-        reject: ``fn(log_probs, rollout_log_probs, mask) -> keep (b, T)``: rules of a bypass correction, which has no
-            old log-probs to judge by.
         seed: names the chance that ``select`` may use.
     """
 
     select: Callable[..., Tensor] | None = None
     token_mask: Callable[[Tensor, Tensor], Tensor] | None = None
-    reject: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     seed: int = 0
 
     @property
@@ -45,7 +42,7 @@ class Selection:
     def __call__(
         self, minibatch: Experience, actor: Policy, *, known: TokenStats | None, step: int, update: int
     ) -> Experience:
-        """``minibatch`` with the choices in its ``keep``, ``weights`` and ``extras``.
+        """``minibatch`` with the choices in its ``weights`` and ``extras``.
 
         Args:
             minibatch: the rows of one optimiser step.
@@ -54,11 +51,7 @@ class Selection:
             step: training steps finished; with ``update`` it names the chance.
             update: optimiser steps of this training step so far.
         """
-        batch = minibatch.batch
-        stats = known or actor.log_probs(batch, entropy=self.token_mask is not None)
-        if self.reject:
-            keep = self.reject(stats.log_probs, batch.rollout_log_probs, minibatch.mask)
-            minibatch = replace(minibatch, keep=keep if minibatch.keep is None else keep * minibatch.keep)
+        stats = known or actor.log_probs(minibatch.batch, entropy=self.token_mask is not None)
         if self.token_mask:
             assert stats.entropy is not None
             chosen = self.token_mask(stats.entropy, minibatch.mask)

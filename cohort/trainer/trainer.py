@@ -113,9 +113,6 @@ class Trainer:
         self.selection = selection
         self.group_filter = group_filter
         self.screen = screen or Screen()
-        readers = (advantage, *self.shaping, *(part for part in (correction, selection) if part))
-        self.needs = frozenset[str]().union(*(reader.needs for reader in readers))
-        self.bypass = correction is not None and correction.bypass
         self.event_loop = EventLoop()
         self.steps = 0  # finished training steps; also the version of the weights
         self.position = 0  # prompts drawn since the run began
@@ -259,6 +256,17 @@ class Trainer:
         if self.critic:
             self.critic.advance()
         self.steps += 1
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Statistics of the old policy that somebody reads."""
+        readers = (self.advantage, *self.shaping, *(part for part in (self.correction, self.selection) if part))
+        return frozenset[str]().union(*(reader.needs for reader in readers))
+
+    @property
+    def bypass(self) -> bool:
+        """Whether the sampler's log-probs stand in for the old ones."""
+        return self.correction is not None and self.correction.bypass
 
     @property
     def warming(self) -> bool:

@@ -14,6 +14,7 @@ from cohort.data.tasks import TASKS, register_task, task_rows
 from cohort.metrics import read
 from cohort.rewards.custom import load_custom
 from cohort.rewards.runner import RewardRunner
+from cohort.trainer.advantage import Advantage
 from cohort.trainer.measure import Stopwatch
 from cohort.types import Author, FinishReason, Rollout
 from tests.pages import ROOT, blocks, file_of
@@ -77,7 +78,7 @@ def test_advantage(n):
     found = median(torch.tensor([[0.0, 1], [0, 0], [0, 0]]), torch.tensor([[1.0, 1], [1, 0], [1, 1]]), torch.zeros(3))
     assert found.advantages.tolist() == [[1, 1], [0, 0], [0, 0]]
     trainer = build_trainer(build_parts(), n=n)
-    trainer.advantage = partial(median, scale=0.5)
+    trainer.advantage = Advantage(function=partial(median, scale=0.5))
     assert step(trainer)["critic/advantages/max"] > 0
 
 
