@@ -29,6 +29,18 @@ class ScalarLoss:
     function: Callable[..., tuple[Tensor, Mapping[str, float]]]
     whole: bool = False
 
+    def __call__(
+        self, log_probs: Tensor, old_log_probs: Tensor, experience: Experience, counts: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of these rows, and what it logs, summed over tokens."""
+        mask = experience.mask
+        if not mask.any():  # a mean of nothing would be NaN
+            return log_probs.sum() * 0, {}
+        loss, seen = self.function(
+            log_probs, old_log_probs, experience.advantages, mask, counts=counts, weights=experience.weights
+        )
+        return loss, {name: mask.sum() * value for name, value in seen.items()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
@@ -80,7 +92,14 @@ class Objective:
             ValueError: if a term is weighted but its statistics are missing.
         """
         mask, log_probs = experience.mask, stats.log_probs
-        loss, means = self._policy(log_probs, experience, counts)
+        old_log_probs = experience.old_log_probs if experience.old_log_probs is not None else log_probs.detach()
+        if isinstance(self.policy_loss, ScalarLoss):
+            loss, means = self.policy_loss(log_probs, old_log_probs, experience, counts)
+        else:
+            extra = {name: self._needed(experience, name) for name in self.needs}
+            policy = self.policy_loss(log_probs, old_log_probs, experience.advantages, mask, **extra)
+            loss = self._aggregate(self._weighted(policy.loss, experience), mask, counts)
+            means = {f"actor/{name}": masked_sum(value, mask) for name, value in policy.diagnostics.items()}
         sums = {"actor/pg_loss": loss}
         if self.entropy_coeff:
             if stats.entropy is None:
@@ -103,22 +122,6 @@ class Objective:
     def whole(self) -> bool:
         """Whether a minibatch must not be cut into micro-batches."""
         return isinstance(self.policy_loss, ScalarLoss) and self.policy_loss.whole
-
-    def _policy(self, log_probs: Tensor, experience: Experience, counts: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The policy loss of these rows, and what it logs, summed over tokens."""
-        mask, advantages = experience.mask, experience.advantages
-        old_log_probs = experience.old_log_probs if experience.old_log_probs is not None else log_probs.detach()
-        if isinstance(self.policy_loss, ScalarLoss):
-            if not mask.any():  # a mean of nothing would be NaN
-                return log_probs.sum() * 0, {}
-            loss, seen = self.policy_loss.function(
-                log_probs, old_log_probs, advantages, mask, counts=counts, weights=experience.weights
-            )
-            return loss, {name: mask.sum() * value for name, value in seen.items()}
-        extra = {name: self._needed(experience, name) for name in self.needs}
-        policy = self.policy_loss(log_probs, old_log_probs, advantages, mask, **extra)
-        loss = self._aggregate(self._weighted(policy.loss, experience), mask, counts)
-        return loss, {f"actor/{name}": masked_sum(value, mask) for name, value in policy.diagnostics.items()}
 
     def _aggregate(self, per_token: Tensor, mask: Tensor, counts: Tensor) -> Tensor:
         return aggregate(per_token, mask, self.aggregation, counts, horizon=self.horizon)
