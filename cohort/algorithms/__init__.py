@@ -1,7 +1,8 @@
 """The mathematics of the training step: pure functions of tensors and numbers.
 
     shaping      scores, KL, reference, gold answer -> rewards (B, T)
-    group        rewards -> advantages (GRPO, Dr. GRPO)
+    group        rewards -> advantages (GRPO, Dr. GRPO, RLOO, OPO, GPG, MaxRL); beside it pass_at_k, gdpo,
+                 reinforce (REINFORCE++, ReMax), gae, token_baseline; grouping has the sums over groups
     ppo_loss     log-probs and advantages -> loss per token
     kl           log-probs -> KL estimate per token
     masking      per token -> one number: ``aggregate`` is the only place that divides a loss

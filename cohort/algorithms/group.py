@@ -2,88 +2,22 @@
 
 Groups may be of any size and their rows may lie in any order; ``group[b]`` says which one row b is in.
 
-A group of one has no other answers. Its advantage is 0 in every estimator of this file: nothing
-is learnt from it, and nothing is made up (verl's ``grpo`` gives it its raw score). The same holds
-for a group whose scores are all equal, exactly, whatever the score: rounding in the mean is kept
-from turning into an advantage by the division by a tiny deviation.
-"""
+A group of one has no other answers. Its advantage is 0 in every estimator of this family: nothing
+is learnt from it, and nothing is made up. verl's ``grpo``, ``rloo``, ``opo`` and ``gpg`` give it its
+raw score instead, its ``rloo_vectorized`` gives 0. The same holds for a group whose scores are all
+equal, exactly, whatever the score: rounding in the mean is kept from turning into an advantage by
+the division by a tiny deviation.
 
-from typing import NamedTuple
+The score of a row is the sum of its rewards over all columns, so none is lost to the mask.
+"""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cohort.algorithms.grouping import divide_by_spread, group_min, group_statistics, group_sum, on_every_token, outcome
 from cohort.algorithms.masking import Number
 from cohort.algorithms.signatures import Advantages
-
-
-class GroupStatistics(NamedTuple):
-    """Statistics of each row's own group, so that formulas over groups read as formulas over rows.
-
-    Attributes:
-        size: rows in the group                                    # (B,)
-        mean: mean score of the group                              # (B,)
-        deviation: score - mean; exactly 0 where all are equal     # (B,)
-        std: unbiased standard deviation, 0 for a group of one     # (B,)
-    """
-
-    size: Float[Tensor, "B"]
-    mean: Float[Tensor, "B"]
-    deviation: Float[Tensor, "B"]
-    std: Float[Tensor, "B"]
-
-
-def group_sum(values: Float[Tensor, "B"], group: Int[Tensor, "B"]) -> Float[Tensor, "B"]:
-    """At each row, the sum of ``values`` over the rows of its group.
-
-    Shapes: (B,), (B,) -> (B,). Group numbers need not start at 0 or be consecutive.
-    """
-    numbers, index = torch.unique(group, return_inverse=True)
-    return values.new_zeros(numbers.shape).index_add(0, index, values)[index]
-
-
-def group_min(values: Float[Tensor, "B"], group: Int[Tensor, "B"]) -> Float[Tensor, "B"]:
-    """At each row, the least of ``values`` over the rows of its group.
-
-    Shapes: (B,), (B,) -> (B,).
-    """
-    numbers, index = torch.unique(group, return_inverse=True)
-    return values.new_full(numbers.shape, torch.inf).scatter_reduce(0, index, values, "amin")[index]
-
-
-def group_statistics(scores: Float[Tensor, "B"], group: Int[Tensor, "B"]) -> GroupStatistics:
-    """Size, mean, deviation and unbiased standard deviation of each row's group.
-
-    Shapes: (B,), (B,) -> (B,) each.
-    """
-    # Measured from the group's least score, equal scores give exactly 0 and large ones keep their digits.
-    least = group_min(scores, group)
-    above = scores - least
-    size = group_sum(torch.ones_like(scores), group)
-    mean = group_sum(above, group) / size
-    deviation = above - mean
-    variance = group_sum(deviation**2, group) / (size - 1).clamp(min=1)
-    return GroupStatistics(size=size, mean=least + mean, deviation=deviation, std=variance.sqrt())
-
-
-def outcome(rewards: Float[Tensor, "B T"]) -> Float[Tensor, "B"]:
-    """The score of each row: its rewards summed over all tokens, without gradient.
-
-    The mask is not applied, so a reward that arrives at a tool's token counts too.
-
-    Shapes: (B, T) -> (B,).
-    """
-    return rewards.detach().sum(dim=1)
-
-
-def on_every_token(values: Float[Tensor, "B"], mask: Float[Tensor, "B T"]) -> Advantages:
-    """One value per row as the advantage of each token that the model wrote.
-
-    Shapes: (B,), (B, T) -> (B, T) each.
-    """
-    advantages = values[:, None] * mask
-    return Advantages(advantages=advantages, returns=advantages)
 
 
 def grpo(
@@ -120,15 +54,8 @@ def grpo(
         ValueError: for an unknown scale.
     """
     scores = outcome(rewards)
-    statistics = group_statistics(scores, group)
-    if scale == "none":
-        return on_every_token(statistics.deviation, mask)
-    if scale == "group":
-        return on_every_token(statistics.deviation / (statistics.std + epsilon), mask)
-    if scale == "batch":
-        batch = group_statistics(scores, torch.zeros_like(group))
-        return on_every_token(statistics.deviation / (batch.std + epsilon), mask)
-    raise ValueError(f"scale {scale!r} is not one of group, batch, none")
+    deviation = group_statistics(scores, group).deviation
+    return on_every_token(divide_by_spread(deviation, scores, group, scale, epsilon), mask)
 
 
 def dr_grpo(rewards: Float[Tensor, "B T"], mask: Float[Tensor, "B T"], group: Int[Tensor, "B"]) -> Advantages:
@@ -145,3 +72,132 @@ def dr_grpo(rewards: Float[Tensor, "B T"], mask: Float[Tensor, "B T"], group: In
         learning rate of a GRPO run does not carry over either, since advantages are smaller.
     """
     return grpo(rewards, mask, group, scale="none")
+
+
+def rloo(
+    rewards: Float[Tensor, "B T"],
+    mask: Float[Tensor, "B T"],
+    group: Int[Tensor, "B"],
+    *,
+    scale: str = "none",
+    epsilon: Number = 1e-6,
+) -> Advantages:
+    """REINFORCE leave-one-out: the baseline is the mean of the *other* answers, so the gradient is unbiased.
+
+        A_i = s_i - mean(s_j, j != i) = n / (n - 1) * (s_i - mean(s_group))
+
+    Groups of one have advantage 0, as in verl's ``rloo_vectorized``; its ``rloo`` gives them their raw score.
+
+    Args:
+        rewards: per-token rewards; their sum is the score s_i.
+        mask: 1 where the model wrote the token.
+        group: which group a row belongs to.
+        scale: ``none`` is the paper and verl; ``group`` and ``batch`` divide by the standard deviation of the scores,
+            as ms-swift's ``scale_rewards`` does.
+        epsilon: added to the standard deviation; ms-swift has 1e-4.
+
+    Shapes: rewards and mask (B, T), group (B,) -> (B, T) each.
+    Paper: Ahmadian et al. 2024, Back to Basics (2402.14740), section 3; Kool et al. 2019, Buy 4 REINFORCE Samples.
+    Wrong choice when: rewards of different tasks have different scales; when groups are large, where it is Dr. GRPO
+        with a learning rate n / (n - 1) times as high; when tokens need credit of their own.
+
+    Raises:
+        ValueError: for an unknown scale.
+    """
+    scores = outcome(rewards)
+    size, _, deviation, _ = group_statistics(scores, group)
+    others = deviation * size / (size - 1).clamp(min=1)
+    return on_every_token(divide_by_spread(others, scores, group, scale, epsilon), mask)
+
+
+def opo(rewards: Float[Tensor, "B T"], mask: Float[Tensor, "B T"], group: Int[Tensor, "B"]) -> Advantages:
+    """On-Policy RL with Optimal reward baseline: the mean of the group, weighted by the length of the answers.
+
+        A_i = s_i - sum_j(len_j * s_j) / sum_j(len_j)
+
+    len_j is the number of tokens that the model wrote. The weights are those of the least variance if each token's
+    gradient is as large as any other and orthogonal to it. Groups of one have advantage 0; verl gives them their score.
+
+    Shapes: rewards and mask (B, T), group (B,) -> (B, T) each.
+    Paper: Hao et al. 2025, On-Policy RL with Optimal Reward Baseline (2505.23585).
+    Wrong choice when: data is used for more than one update: it is derived for exact on-policy training, without KL
+        term. When length goes with the score, because long wrong answers then set the baseline; when a mean of
+        advantages of 0 in each group matters, which holds here only weighted by length.
+    """
+    scores = outcome(rewards)
+    above = scores - group_min(scores, group)
+    length = mask.sum(dim=1)
+    total = group_sum(length, group)
+    baseline = group_sum(length * above, group) / torch.where(total > 0, total, torch.ones_like(total))
+    return on_every_token(above - baseline, mask)
+
+
+def gpg(
+    rewards: Float[Tensor, "B T"],
+    mask: Float[Tensor, "B T"],
+    group: Int[Tensor, "B"],
+    *,
+    count: str = "scores",
+    f_norm: Number = 1.0,
+) -> Advantages:
+    """Group Policy Gradient: the difference from the group's mean, made up for the rows that say nothing.
+
+        A_i = alpha * (s_i - mean(s_group)) / f_norm,   alpha = B / max(number of rows that count, 1)
+
+    alpha keeps the size of the update when many answers contribute nothing. What counts is where the sources differ:
+    verl takes the rows whose score is not 0 (``scores``); the paper's correction is for samples without gradient, the
+    groups that are all right or all wrong, which is ``gradients``. With 0/1 rewards the two are different numbers.
+    Groups of one have advantage 0; verl gives them alpha times their score. Its policy loss is ``gpg``.
+
+    Args:
+        rewards: per-token rewards; their sum is the score s_i.
+        mask: 1 where the model wrote the token.
+        group: which group a row belongs to.
+        count: ``scores``: rows with a score other than 0; ``gradients``: rows with an advantage other than 0.
+        f_norm: a constant divisor; 1 in the paper's default and in verl.
+
+    Shapes: rewards and mask (B, T), group (B,) -> (B, T) each.
+    Paper: Chu et al. 2025, GPG: A Simple and Strong Reinforcement Learning Baseline (2504.02546), its accurate
+        gradient estimation.
+    Wrong choice when: few answers are right: with ``scores`` the whole batch, groups without a right answer left
+        aside, is multiplied by the inverse of the success rate, a learning rate that falls as the model improves.
+        When wrong answers score below 0, where ``scores`` counts them as rows that say something.
+
+    Raises:
+        ValueError: for an unknown count.
+    """
+    scores = outcome(rewards)
+    deviation = group_statistics(scores, group).deviation
+    if count == "scores":
+        speaks = scores != 0
+    elif count == "gradients":
+        speaks = deviation != 0
+    else:
+        raise ValueError(f"count {count!r} is not one of scores, gradients")
+    alpha = len(scores) / speaks.to(scores.dtype).sum().clamp(min=1)
+    return on_every_token(alpha * deviation / f_norm, mask)
+
+
+def max_rl(rewards: Float[Tensor, "B T"], mask: Float[Tensor, "B T"], group: Int[Tensor, "B"]) -> Advantages:
+    """Maximum Likelihood RL: the difference from the group's mean, in units of that mean.
+
+        A_i = (s_i - mean(s_group)) / mean(s_group), 0 where the mean is not positive
+
+    For 0/1 scores with K of n right this is n/K - 1 for a right answer and -1 for a wrong one: each prompt weighs
+    by its inverse success rate, which turns the gradient of the success rate p into that of log p, as far as n
+    samples can tell. In expectation the mean over the group of A_i * grad log pi(answer_i) is
+    (1 - (1 - p)^(n-1)) / p * grad p, the gradient of the series of log p cut after its first n - 1 terms.
+
+    Groups of one have advantage 0. A group without a right answer has none to learn from: 0, as in the paper.
+
+    Shapes: rewards and mask (B, T), group (B,) -> (B, T) each.
+    Paper: Tajwar et al. 2026, Maximum Likelihood Reinforcement Learning (2602.02710), its on-policy estimator with
+        the mean as control variate.
+    Wrong choice when: scores may be negative or are not likelihoods of being right: the mean is then no success rate,
+        and one near 0 makes huge advantages (groups with a negative mean are left out, never turned around).
+        When hard prompts are hard because their answer key is wrong: those get the largest weight.
+    """
+    statistics = group_statistics(outcome(rewards), group)
+    positive = statistics.mean > 0
+    mean = torch.where(positive, statistics.mean, torch.ones_like(statistics.mean))
+    return on_every_token(torch.where(positive, statistics.deviation / mean, torch.zeros_like(mean)), mask)

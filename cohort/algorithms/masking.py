@@ -77,9 +77,12 @@ def whiten(
     Shapes: all alike.
     Paper: Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients (2005.12729), section 2.
     """
-    mean = masked_mean(x, mask)
-    white = (x - mean) * torch.rsqrt(masked_var(x, mask) + 1e-8)
-    return white if shift_mean else white + mean
+    # Measured from the least value, equal values give exactly 0: their rounded mean, times 1e4, would not.
+    least = torch.where(mask > 0, x.detach(), torch.inf).amin()
+    above = x - torch.where(mask.any(), least, torch.zeros_like(least))
+    mean = masked_mean(above, mask)
+    white = (above - mean) * torch.rsqrt(masked_var(above, mask) + 1e-8)
+    return white if shift_mean else white + masked_mean(x, mask)
 
 
 def counts(mask: Float[Tensor, "B T"]) -> Float[Tensor, "2"]:

@@ -23,11 +23,16 @@ from torch import Tensor
 from cohort.algorithms import (
     covariance_loss,
     divergence_loss,
+    gae,
+    gdpo,
     gradient_loss,
     group,
+    pass_at_k,
     ppo_loss,
+    reinforce,
     sequence_loss,
     soft_loss,
+    token_baseline,
 )
 from cohort.algorithms.signatures import Advantages, TokenLoss
 
@@ -84,8 +89,30 @@ class PolicyLossEntry:
 
 
 ADVANTAGES: dict[str, AdvantageEntry] = {
+    "gae": AdvantageEntry(function=gae.gae, needs=("values",)),
     "grpo": AdvantageEntry(function=group.grpo, group_baseline=True),
     "dr_grpo": AdvantageEntry(function=group.dr_grpo, group_baseline=True),
+    "grpo_passk": AdvantageEntry(function=pass_at_k.grpo_passk, group_baseline=True),
+    "gdpo": AdvantageEntry(function=gdpo.gdpo, needs=("parts",), group_baseline=True),
+    "rloo": AdvantageEntry(function=group.rloo, group_baseline=True),
+    "opo": AdvantageEntry(function=group.opo, group_baseline=True),
+    "gpg": AdvantageEntry(function=group.gpg, group_baseline=True),
+    "max_rl": AdvantageEntry(function=group.max_rl, group_baseline=True),
+    "reinforce_plus_plus": AdvantageEntry(function=reinforce.reinforce_plus_plus),
+    "reinforce_plus_plus_baseline": AdvantageEntry(
+        function=reinforce.reinforce_plus_plus_baseline, group_baseline=True
+    ),
+    "remax": AdvantageEntry(function=reinforce.remax, needs=("baseline",)),
+    "optimal_token_baseline": AdvantageEntry(
+        function=token_baseline.optimal_token_baseline,
+        needs=("old_log_probs", "sum_pi_squared", "rollout_is_weights"),
+        group_baseline=True,
+    ),
+    "tir_optimal_token_baseline": AdvantageEntry(
+        function=token_baseline.tir_optimal_token_baseline,
+        needs=("old_log_probs", "sum_pi_squared", "rollout_is_weights"),
+        group_baseline=True,
+    ),
 }
 
 POLICY_LOSSES: dict[str, PolicyLossEntry] = {
