@@ -11,6 +11,10 @@ import torch
 from torch import nn
 
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.algorithms.token_choice import top_entropy_mask
+from cohort.assemble.options import advantage_options, judged_advantage, judged_loss, loss_options
+from cohort.assemble.plugins import load_plugin
+from cohort.assemble.verl import bind_verl_advantage, bind_verl_loss, own_estimator, own_policy_loss
 from cohort.config.schema import Config
 from cohort.models.build import add_lora, load_model
 from cohort.models.layout import Layout
@@ -23,6 +27,7 @@ from cohort.models.reference import AdapterOff, LocalReference
 from cohort.protocols import Policy, Reduce, Reference
 from cohort.trainer.advantage import Advantage
 from cohort.trainer.kl import KLController
+from cohort.trainer.selection import Selection
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -67,6 +72,8 @@ def build_learner(
     reduce: Reduce | None = None,
 ) -> Learner:
     """Actor and reference on ``device``; also what each replica of a larger run builds for itself."""
+    for path in config.algorithm.plugins:  # in a replica they have not run yet
+        load_plugin(path, path)
     rollout, lora_rank = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.lora_rank
     model = load(config, model_path, device)
     parameters = model.num_parameters()
@@ -147,18 +154,38 @@ def build_layout(config: Config) -> Layout:
 def build_objective(config: Config) -> Objective:
     """The loss, with its options bound to the paper's names."""
     actor = config.actor_rollout_ref.actor
-    entry = POLICY_LOSSES[actor.policy_loss.loss_mode]
-    options = {"clip_low": actor.clip_ratio_low, "clip_high": actor.clip_ratio_high, "dual_clip": actor.clip_ratio_c}
-    return Objective(
-        policy_loss=partial(entry.function, **options),
-        aggregation=actor.loss_agg_mode,
+    objective = partial(
+        Objective,
         entropy_coeff=actor.entropy_coeff,
         kl_coef=actor.kl_loss_coef if actor.use_kl_loss else 0.0,
         kl_kind=actor.kl_loss_type,
         horizon=actor.loss_scale_factor,
-        needs=entry.needs,
+    )
+    mode = actor.policy_loss.loss_mode
+    if function := own_policy_loss(mode):
+        return objective(policy_loss=bind_verl_loss(config, function), aggregation=actor.loss_agg_mode or "token-mean")
+    entry = POLICY_LOSSES[mode]
+    return objective(
+        policy_loss=partial(judged_loss(mode, entry.function), **loss_options(actor, entry.function)),
+        aggregation=actor.loss_agg_mode or entry.aggregation,
+        needs=(*entry.needs, "selected") if entry.select else entry.needs,
         row_weights=entry.row_weights,
     )
+
+
+def build_selection(config: Config) -> Selection | None:
+    """The choices over whole minibatches, where loss or config have any."""
+    actor = config.actor_rollout_ref.actor
+    mode = actor.policy_loss.loss_mode
+    entry = None if own_policy_loss(mode) else POLICY_LOSSES[mode]
+    select = entry.select if entry else None
+    if select is not None and entry is not None:
+        select = partial(select, **loss_options(actor, entry.function))
+    share = actor.top_entropy_quantile
+    token_mask = partial(top_entropy_mask, quantile=share) if share < 1 else None
+    if select is None and token_mask is None:
+        return None
+    return Selection(select=select, token_mask=token_mask, seed=config.trainer.seed)
 
 
 def build_optim(config: Config, total_steps: int) -> OptimSettings:
@@ -195,10 +222,16 @@ def log_prob_budget(section) -> Budget:
 def build_advantage(config: Config) -> Advantage:
     """The advantage estimator, with its options bound."""
     algorithm = config.algorithm
-    scale = "group" if algorithm.norm_adv_by_std_in_grpo else "none"
-    entry = ADVANTAGES[algorithm.adv_estimator]
+    name = algorithm.adv_estimator
+    if function := own_estimator(name):
+        return bind_verl_advantage(config, function)
+    entry = ADVANTAGES[name]
     return Advantage(
-        function=partial(entry.function, scale=scale), reads=entry.needs, group_baseline=entry.group_baseline
+        function=partial(judged_advantage(name, entry.function), **advantage_options(algorithm, entry.function)),
+        reads=entry.needs,
+        parts=algorithm.gdpo_reward_keys,
+        group_by=algorithm.group_by,
+        group_baseline=entry.group_baseline,
     )
 
 

@@ -56,11 +56,11 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "gae": Estimator(("gamma", "lam")),
     "grpo": Estimator((*_STD, "adv_scale"), group_baseline=True),
     "dr_grpo": Estimator(group_baseline=True),
-    "grpo_passk": Estimator(_STD, group_baseline=True),
-    "gdpo": Estimator((*_STD, "gdpo_reward_keys", "gdpo_reward_weights"), group_baseline=True),
-    "rloo": Estimator(group_baseline=True),
+    "grpo_passk": Estimator((*_STD, "adv_scale"), group_baseline=True),
+    "gdpo": Estimator(("gdpo_reward_keys", "gdpo_reward_weights"), group_baseline=True),
+    "rloo": Estimator(("adv_scale",), group_baseline=True),
     "reinforce_plus_plus": Estimator(("gamma",)),
-    "reinforce_plus_plus_baseline": Estimator(group_baseline=True),
+    "reinforce_plus_plus_baseline": Estimator(("adv_scale",), group_baseline=True),
     "remax": Estimator(),
     "opo": Estimator(group_baseline=True),
     "gpg": Estimator(group_baseline=True),
@@ -111,19 +111,12 @@ def check(config: Config) -> None:
     Raises:
         UserError: naming the keys, their values and what would be legal.
     """
-    algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
-    if not algorithm.plugins:
-        for key, name, legal in _named(config):
-            if name not in legal:
-                raise unknown(key, name, legal)
-    estimator = ESTIMATORS.get(algorithm.adv_estimator)
-    rollout = config.actor_rollout_ref.rollout
-    if estimator and estimator.group_baseline and rollout.n == 1 and algorithm.group_by is None:
-        if not config.trainer.val_only:
-            raise UserError(
-                f"actor_rollout_ref.rollout.n=1: {algorithm.adv_estimator} compares the answers to one prompt, and one "
-                "answer teaches nothing; set actor_rollout_ref.rollout.n to 2 or more (8 is usual)"
-            )
+    actor = config.actor_rollout_ref.actor
+    if not config.algorithm.plugins:
+        check_names(config)
+    estimator = ESTIMATORS.get(config.algorithm.adv_estimator)
+    if estimator and estimator.group_baseline:
+        check_siblings(config)
     _check_gdpo(config)
     cov = actor.policy_loss
     if cov.clip_cov_lb >= cov.clip_cov_ub:
@@ -133,6 +126,31 @@ def check(config: Config) -> None:
         )
     if cov.loss_mode == "vanilla":
         _check_delta(config)
+
+
+def check_names(config: Config) -> None:
+    """Whether estimator and loss exist; with plug-ins that is known when their files have run.
+
+    Raises:
+        UserError: with the nearest name.
+    """
+    for key, name, legal in _named(config):
+        if name not in legal:
+            raise _unknown(key, name, legal)
+
+
+def check_siblings(config: Config) -> None:
+    """For an estimator that compares the answers of a group.
+
+    Raises:
+        UserError: if there is only one.
+    """
+    alone = config.actor_rollout_ref.rollout.n == 1 and config.algorithm.group_by is None
+    if alone and not config.trainer.val_only:
+        raise UserError(
+            f"actor_rollout_ref.rollout.n=1: {config.algorithm.adv_estimator} compares the answers to one prompt, and "
+            "one answer teaches nothing; set actor_rollout_ref.rollout.n to 2 or more (8 is usual)"
+        )
 
 
 def _check_gdpo(config: Config) -> None:
@@ -162,8 +180,8 @@ def _check_delta(config: Config) -> None:
         )
     if cap is not None and delta >= cap:
         raise UserError(
-            f"{ACTOR}.policy_loss.delta={show(delta)}: {ACTOR}.clip_ratio_c={cap:g} limits the same tokens to less, so it "
-            f"would do nothing; set {ACTOR}.clip_ratio_c=null"
+            f"{ACTOR}.policy_loss.delta={show(delta)}: {ACTOR}.clip_ratio_c={cap:g} limits the same tokens to less, so "
+            f"it would do nothing; set {ACTOR}.clip_ratio_c=null"
         )
 
 
@@ -175,12 +193,12 @@ def _named(config: Config) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def _registered(*tables: str) -> tuple[str, ...]:
-    """What a script or notebook has registered. Looks only into what it has imported already: that is torch's weight."""
+    """What a script or notebook has registered. Looks only into what it has imported already: torch is heavy."""
     modules = [sys.modules.get("cohort.algorithms.registry"), sys.modules.get("cohort.verl_api.registry")]
     return tuple(name for module, table in zip(modules, tables, strict=True) if module for name in vars(module)[table])
 
 
-def unknown(key: str, name: str, legal: Iterable[str]) -> UserError:
+def _unknown(key: str, name: str, legal: Iterable[str]) -> UserError:
     """The error for a name that nobody registered."""
     legal = tuple(dict.fromkeys(legal))
     close = nearest_words(name, legal, most=1)

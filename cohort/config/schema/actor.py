@@ -51,12 +51,13 @@ class PolicyLoss:
     """Which policy loss."""
 
     loss_mode: str = "vanilla"
-    """vanilla (PPO's clipped loss with asymmetric and dual clip), gspo, gspo_token, geo_mean, cispo, gpg, reinforce, dro,
-    sapo, dppo_tv, dppo_kl, clip_cov, kl_cov, or a name that one of algorithm.plugins registers."""
+    """vanilla (PPO's clipped loss with asymmetric and dual clip), gspo, gspo_token, geo_mean, cispo, gpg, reinforce,
+    dro, sapo, dppo_tv, dppo_kl, clip_cov, kl_cov, or a name that one of algorithm.plugins registers."""
     kwargs: Mapping[str, object] = field(default_factory=dict)
     """Further arguments of the loss, ours or yours; one registered verl's way finds them in its config."""
     delta: Annotated[float, Range(low=1, above=True)] | None = None
-    """Largest ratio of a token with a negative advantage in vanilla (INTELLECT-2), beside or instead of clip_ratio_c."""
+    """Largest ratio of a token with a negative advantage in vanilla (INTELLECT-2), beside or in place of
+    clip_ratio_c."""
     clip_cov_ratio: Share = 0.0002
     """Share of the minibatch's tokens that clip_cov takes out of the gradient."""
     clip_cov_lb: float = 1.0

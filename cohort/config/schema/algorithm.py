@@ -38,11 +38,12 @@ class Algorithm:
     adv_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Further arguments of the estimator, ours or yours; one registered verl's way finds them in its config."""
     group_by: str | None = None
-    """Data column whose value decides which answers are compared (difficulty, ...); null compares those to one prompt."""
+    """Data column whose value decides which answers are compared (difficulty, ...); null: those to one prompt."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide by the group's standard deviation (grpo, grpo_passk, gdpo); false is Dr. GRPO (arXiv 2503.20783)."""
+    """Divide by the group's standard deviation (grpo, grpo_passk); false is Dr. GRPO (arXiv 2503.20783)."""
     adv_scale: Literal["group", "batch", "none"] | None = None
-    """Whose standard deviation divides in grpo; null is group, or none where norm_adv_by_std_in_grpo is false."""
+    """Whose standard deviation divides (grpo, grpo_passk, rloo, reinforce_plus_plus_baseline); null is the estimator's
+    own, which norm_adv_by_std_in_grpo decides for the first two."""
     gamma: Share = 1.0
     """Discount of later rewards (gae, reinforce_plus_plus)."""
     lam: Share = 1.0
