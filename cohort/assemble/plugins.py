@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from cohort.algorithms.registry import ADVANTAGES
-from cohort.assemble.verl import bind_verl_loss, own_policy_loss
+from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.assemble.options import advantage_options, loss_options
+from cohort.assemble.verl import bind_verl_advantage, bind_verl_loss, own_estimator, own_policy_loss
 from cohort.config import family
 from cohort.config.schema import Config
 from cohort.errors import UserError
@@ -36,15 +37,31 @@ def settle(config: Config, say: Callable[[str], None]) -> Config:
         load_plugin(path, given)
     config = replace(config, algorithm=replace(config.algorithm, plugins=paths))
     family.check_names(config)
-    entry = ADVANTAGES.get(config.algorithm.adv_estimator)
-    if entry and entry.group_baseline:
-        family.check_siblings(config)
     _check_replicas(config)
-    mode = config.actor_rollout_ref.actor.policy_loss.loss_mode
-    function = own_policy_loss(mode)
-    if function and bind_verl_loss(config, function).whole:
-        _warn_whole(config, mode, say)
+    _check_estimator(config)
+    _check_loss(config, say)
     return config
+
+
+def _check_estimator(config: Config) -> None:
+    name = config.algorithm.adv_estimator
+    if function := own_estimator(name):
+        bind_verl_advantage(config, function)
+        return
+    entry = ADVANTAGES[name]
+    advantage_options(config.algorithm, entry.function)
+    if entry.group_baseline:
+        family.check_siblings(config)
+
+
+def _check_loss(config: Config, say: Callable[[str], None]) -> None:
+    actor = config.actor_rollout_ref.actor
+    mode = actor.policy_loss.loss_mode
+    function = own_policy_loss(mode)
+    if function is None:
+        loss_options(actor, POLICY_LOSSES[mode].function)
+    elif bind_verl_loss(config, function).whole:
+        _warn_whole(config, mode, say)
 
 
 def _check_replicas(config: Config) -> None:

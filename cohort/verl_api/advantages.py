@@ -4,8 +4,8 @@ All take ``token_level_rewards`` and ``response_mask`` (B, T) and mostly ``index
 and return ``(advantages, returns)``, (B, T) each, without gradient.
 
 Different from the estimators that ``algorithm.adv_estimator`` names: a group of one has no baseline here, so its
-advantage is its raw score (0 in ``rloo_vectorized``). Different from verl: groups of equal scores are exactly 0, and what stands
-outside the mask is 0 everywhere.
+advantage is its raw score (0 in ``rloo_vectorized``). Different from verl: groups of equal scores are exactly 0, and
+what stands outside the mask is 0 everywhere.
 """
 
 from __future__ import annotations

