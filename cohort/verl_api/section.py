@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 
@@ -53,5 +54,8 @@ def read(config: Any, name: str, default: Any) -> Any:
     """
     if config is None:
         return default
-    value = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+    if isinstance(config, Mapping):
+        value = config.get(name)
+    else:
+        value = attrgetter(name)(config) if hasattr(config, name) else None
     return default if value is None else value

@@ -159,6 +159,7 @@ def test_policy_losses(name, mask):
     )
     loss.backward()
     assert loss.item() == pytest.approx(value, abs=1e-6)
+    assert log_prob.grad is not None
     close(log_prob.grad[0, :3], gradient[0])
     close(log_prob.grad[1, :2], gradient[1])
     expected = {"gpg": {}, "kl_cov": {"actor/ppo_kl": 0.62}}.get(name, dict(KL))
