@@ -75,15 +75,19 @@ def run(folder: Path, name: str, mode: str, *more: str) -> list[dict]:
 COMPARED = ("critic/score/mean", "actor/grad_norm", "actor/pg_loss", "critic/advantages/max")
 
 
-def test_every_kind_of_loss_gives_the_run_of_the_built_in_one(workplace):
-    built_in = run(workplace, "built-in", "vanilla", f"{ACTOR}.clip_ratio_c=null")
-    assert len(built_in) == 2
-    for mode in ("of_0_9", "of_0_5", "opaque"):
-        own = run(workplace, mode, mode)
-        for mine, theirs in zip(own, built_in, strict=True):
-            for name in COMPARED:
-                assert mine[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-7), (mode, name)
-            assert mine.get("actor/mine") == (7.0 if mode == "of_0_9" else None)
+@pytest.fixture(scope="module")
+def built_in(workplace) -> list[dict]:
+    return run(workplace, "built-in", "vanilla", f"{ACTOR}.clip_ratio_c=null")
+
+
+@pytest.mark.parametrize("mode", ["of_0_9", *(pytest.param(m, marks=pytest.mark.slow) for m in ("of_0_5", "opaque"))])
+def test_every_kind_of_loss_gives_the_run_of_the_built_in_one(workplace, built_in, mode):
+    own = run(workplace, mode, mode)
+    assert len(own) == 2
+    for mine, theirs in zip(own, built_in, strict=True):
+        for name in COMPARED:
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-7), name
+        assert mine.get("actor/mine") == (7.0 if mode == "of_0_9" else None)
 
 
 @pytest.mark.slow
