@@ -112,6 +112,16 @@ class Segment:
             )
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class SeedKey:
+    """Names a stream of draws. Token t's draw is a function of (key, t) alone, in any process."""
+
+    seed: int
+    step: int
+    prompt: int
+    sample: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
     """One trajectory: the prompt and everything that was written after it. It only grows.
@@ -126,6 +136,7 @@ class Rollout:
         text: the response decoded without special tokens, as the reward sees it.
         turns: messages in the conversation, the model's and the environment's (single turn: 2).
         score: the grading result; None until graded.
+        key: names its draws; None where nobody said.
     """
 
     prompt: Prompt
@@ -135,6 +146,7 @@ class Rollout:
     text: str = ""
     turns: int = 2
     score: Score | None = None
+    key: SeedKey | None = None
 
     @property
     def response_ids(self) -> tuple[int, ...]:

@@ -1,9 +1,12 @@
-"""What may be done about a sampler that disagrees with the trainer: settings, named presets, and verl's strings."""
+"""What may be done about a sampler that disagrees with the trainer: settings, named presets, and verl's strings.
+
+No tensor here: a configuration is judged by this file alone, before torch is there.
+"""
 
 import math
 from dataclasses import dataclass
 
-from cohort.algorithms.masking import Number
+Number = int | float
 
 LEVELS = ("token", "sequence", "sequence_geometric")
 

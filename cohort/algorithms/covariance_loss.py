@@ -30,7 +30,7 @@ def covariance(
     Paper: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning (2505.22617), section 4: the covariance of
         one token.
     """
-    log_probs, advantages = zero_outside(log_probs.detach(), mask), zero_outside(advantages.detach(), mask)
+    log_probs, advantages = log_probs.detach(), advantages.detach()
     centred = (log_probs - masked_mean(log_probs, mask)) * (advantages - masked_mean(advantages, mask))
     return zero_outside(centred, mask)
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
 from cohort.algorithms.token_choice import top_entropy_mask
+from cohort.assemble.critic import build_critic, optim_settings
 from cohort.assemble.options import advantage_options, judged_advantage, judged_loss, loss_options
 from cohort.assemble.plugins import load_plugin
 from cohort.assemble.verl import bind_verl_advantage, bind_verl_loss, own_estimator, own_policy_loss
@@ -20,11 +21,10 @@ from cohort.models.build import add_lora, load_model
 from cohort.models.layout import Layout
 from cohort.models.micro import Budget
 from cohort.models.objective import Objective
-from cohort.models.optim import OptimSettings
 from cohort.models.policy import LocalPolicy
 from cohort.models.precision import resolve_precision
 from cohort.models.reference import AdapterOff, LocalReference
-from cohort.protocols import Policy, Reduce, Reference
+from cohort.protocols import Critic, Policy, Reduce, Reference
 from cohort.trainer.advantage import Advantage
 from cohort.trainer.kl import KLController
 from cohort.trainer.selection import Selection
@@ -44,6 +44,7 @@ class Learner:
     Attributes:
         actor: the trainable policy.
         reference: the frozen model, where a KL term needs one.
+        critic: the value model, where the advantage reads values.
         model: the model in this process that the sampler holds, or copies where the actor is remote.
         compute_dtype: what forward and backward passes compute in.
         parameters: size of the model.
@@ -54,6 +55,7 @@ class Learner:
 
     actor: Policy
     reference: Reference | None
+    critic: Critic | None
     model: nn.Module
     compute_dtype: torch.dtype
     parameters: int
@@ -71,7 +73,7 @@ def build_learner(
     tokenizer: PreTrainedTokenizerBase | None = None,
     reduce: Reduce | None = None,
 ) -> Learner:
-    """Actor and reference on ``device``; also what each replica of a larger run builds for itself."""
+    """Actor, reference and critic on ``device``; also what each replica of a larger run builds for itself."""
     for path in config.algorithm.plugins:  # in a replica they have not run yet
         load_plugin(path, path)
     rollout, lora_rank = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.lora_rank
@@ -82,7 +84,7 @@ def build_learner(
     actor = LocalPolicy(
         trained,
         objective=build_objective(config),
-        optim=build_optim(config, total_steps),
+        optim=optim_settings(config.actor_rollout_ref.actor.optim, total_steps),
         temperature=rollout.temperature,
         layout=build_layout(config),
         compute_dtype=dtype,
@@ -95,13 +97,18 @@ def build_learner(
     reference: Reference | None = None
     if needs_reference(config):
         reference = AdapterOff(actor) if lora_rank else frozen(config, load(config, model_path, device), dtype)
+    critic = build_critic(
+        config, model_path=model_path, device=device, total_steps=total_steps, tokenizer=tokenizer, reduce=reduce
+    )
+    notes = (actor.layout_note, critic.layout_note if critic else "")
     return Learner(
         actor=actor,
         reference=reference,
+        critic=critic,
         model=trained,
         compute_dtype=dtype,
         parameters=parameters,
-        notes=(actor.layout_note,) if actor.layout_note else (),
+        notes=tuple(note for note in notes if note),
     )
 
 
@@ -137,8 +144,10 @@ def frozen(config: Config, model: PreTrainedModel, dtype: torch.dtype) -> LocalR
 
 
 def needs_reference(config: Config) -> bool:
-    """Whether a KL term, in the loss or in the reward, reads the frozen model."""
-    return config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    """Whether a KL term or the reference blend reads the frozen model."""
+    algorithm = config.algorithm
+    in_reward = algorithm.use_kl_in_reward or algorithm.ref_reward_blend.enable
+    return config.actor_rollout_ref.actor.use_kl_loss or in_reward
 
 
 def build_layout(config: Config) -> Layout:
@@ -186,24 +195,6 @@ def build_selection(config: Config) -> Selection | None:
     if select is None and token_mask is None:
         return None
     return Selection(select=select, token_mask=token_mask, seed=config.trainer.seed)
-
-
-def build_optim(config: Config, total_steps: int) -> OptimSettings:
-    """AdamW and its schedule; steps of warm-up win over a ratio."""
-    optim = config.actor_rollout_ref.actor.optim
-    warmup = optim.lr_warmup_steps
-    return OptimSettings(
-        lr=optim.lr,
-        betas=optim.betas,
-        eps=optim.eps,
-        weight_decay=optim.weight_decay,
-        clip_grad=optim.clip_grad,
-        schedule=optim.lr_scheduler_type,
-        warmup_steps=warmup if warmup >= 0 else int(optim.lr_warmup_steps_ratio * total_steps),
-        total_steps=total_steps,
-        min_ratio=optim.min_lr_ratio,
-        cycles=optim.num_cycles,
-    )
 
 
 def train_budget(config: Config) -> Budget:

@@ -14,6 +14,7 @@ from cohort.assemble.learner import Learner, build_advantage, build_kl_reward, b
 from cohort.assemble.plugins import settle
 from cohort.assemble.run import Run
 from cohort.assemble.samplers import build_sampler
+from cohort.assemble.shaping import build_correction, build_shaping
 from cohort.assemble.surroundings import (
     build_facts,
     build_plan,
@@ -31,11 +32,13 @@ from cohort.data.tokenizer import eos_ids, load_tokenizer
 from cohort.models.build import pick_device
 from cohort.models.forward import causal_lm
 from cohort.models.memory import keep_freed_memory
+from cohort.rewards.mixed import MixedReward
 from cohort.rewards.runner import RewardRunner
 from cohort.rollout.environment import SingleTurn
 from cohort.tracking.base import check_names
 from cohort.tracking.console import Console
 from cohort.trainer.checkpoint import Checkpoints
+from cohort.trainer.evidence import Stage
 from cohort.trainer.run_folder import Place
 from cohort.trainer.screen import Screen
 from cohort.trainer.trainer import Trainer
@@ -80,12 +83,13 @@ def assemble(
     place = find_place(config, total_steps)
     with ExitStack() as undo:  # what is open when something goes wrong is closed again
         live = {"tokenizer": tokenizer, "sampler": None}  # the sampler follows when there is a model
-        runner = build_reward(config, tokenizer, inputs, function=reward, live=live, say=say)
+        runner = build_reward(config, tokenizer, inputs, function=reward, live=live, device=device, say=say)
         undo.callback(runner.close)
         make = build_replicas if config.trainer.n_gpus_per_node > 1 else build_learner
         learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
         undo.callback(learner.close)
-        trainer = build_trainer(config, inputs, learner, runner, tokenizer)
+        shaping = build_shaping(config, learner, tokenizer, model_path=path, total_steps=total_steps)
+        trainer = build_trainer(config, inputs, learner, runner, tokenizer, shaping)
         checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
         begin(trainer, checkpoints, place, say)
         resolved = with_precision(config, learner)
@@ -109,7 +113,12 @@ def assemble(
 
 
 def build_trainer(
-    config: Config, inputs: Inputs, learner: Learner, runner: RewardRunner, tokenizer: PreTrainedTokenizerBase
+    config: Config,
+    inputs: Inputs,
+    learner: Learner,
+    runner: RewardRunner | MixedReward,
+    tokenizer: PreTrainedTokenizerBase,
+    shaping: Sequence[Stage],
 ) -> Trainer:
     """The training step over these parts."""
     model = causal_lm(learner.model)
@@ -126,9 +135,12 @@ def build_trainer(
         reward=runner,
         actor=learner.actor,
         reference=learner.reference,
+        critic=learner.critic,
         advantage=build_advantage(config),
         kl_reward=build_kl_reward(config),
         selection=build_selection(config),
+        shaping=shaping,
+        correction=build_correction(config),
         screen=Screen(max_unscorable_rate=config.reward.max_unscorable_rate),
     )
 

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cohort.config import family
+from cohort.config import family, shaping
 from cohort.config.convert import show
+from cohort.config.critic import check_critic, check_warmup, critic_runs, idle_critic
 from cohort.config.nearest import nearest_words
+from cohort.config.reward_rules import check_reward_model, idle_reward_model
 from cohort.config.schema import Config
 from cohort.config.schema.data import TASKS
 from cohort.errors import UserError
@@ -26,8 +28,11 @@ def check(config: Config) -> None:
     family.check(config)
     _sampling(config)
     _kl(config)
+    shaping.check(config)
+    check_critic(config)
     _data(config)
     _reward(config)
+    check_reward_model(config)
     _run(config)
 
 
@@ -165,18 +170,14 @@ def _run(config: Config) -> None:
         close = nearest_words(trainer.device, ["auto", "cpu", "cuda", "mps"], most=1)
         guess = f" (did you mean {close[0]}?)" if close else ""
         raise UserError(f"trainer.device={show(trainer.device)}: expects auto, cpu, cuda, cuda:N or mps{guess}")
-    steps = trainer.total_training_steps
-    if steps is not None and optim.lr_warmup_steps >= steps > 1:
-        raise UserError(
-            f"{ACTOR}.optim.lr_warmup_steps={optim.lr_warmup_steps}: the run ends after trainer.total_training_steps="
-            f"{steps}, so lr is never reached; make it less than {steps}"
-        )
+    check_warmup(f"{ACTOR}.optim", optim.lr_warmup_steps, trainer.total_training_steps)
 
 
 def idle(config: Config, given: frozenset[str]) -> list[str]:
     """One line for each key that was given and does nothing beside the others, and remarks on legal choices."""
-    lines = [f"no effect: {key} ({why})" for key, why in (*_idle(config), *family.idle(config)) if key in given]
-    return [*lines, *family.remarks(config)]
+    found = (*_idle(config), *family.idle(config), *shaping.idle(config), *idle_critic(config))
+    lines = [f"no effect: {key} ({why})" for key, why in found if key in given]
+    return [*lines, *family.remarks(config), *shaping.remarks(config)]
 
 
 def _idle(config: Config) -> Iterator[tuple[str, str]]:
@@ -190,9 +191,10 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((f"algorithm.kl_ctrl.{key}", off) for key in ("type", "kl_coef", "target_kl", "horizon"))
     elif config.algorithm.kl_ctrl.type == "fixed":
         yield from ((f"algorithm.kl_ctrl.{key}", "kl_ctrl.type=fixed") for key in ("target_kl", "horizon"))
-    if not (actor.use_kl_loss or config.algorithm.use_kl_in_reward):
+    algorithm = config.algorithm
+    if not (actor.use_kl_loss or algorithm.use_kl_in_reward or algorithm.ref_reward_blend.enable):
         names = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "use_dynamic_bsz")
-        yield from ((f"actor_rollout_ref.ref.log_prob_{key}", "no KL term, so no reference model") for key in names)
+        yield from ((f"actor_rollout_ref.ref.log_prob_{key}", "nothing reads a reference model") for key in names)
     if actor.use_dynamic_bsz:
         yield f"{ACTOR}.ppo_micro_batch_size_per_gpu", "use_dynamic_bsz=True cuts by tokens alone"
     for section, part in (("rollout", arr.rollout), ("ref", arr.ref)):
@@ -215,6 +217,7 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
     if arr.rollout.val_kwargs.temperature == 0:
         names = ("top_k", "top_p", "min_p")
         yield from ((f"{ROLLOUT}.val_kwargs.{key}", "val_kwargs.temperature=0 is greedy") for key in names)
+    yield from idle_reward_model(config)
     if trainer.save_freq < 1:
         yield "trainer.max_actor_ckpt_to_keep", f"trainer.save_freq={trainer.save_freq} saves none"
 
@@ -233,6 +236,9 @@ def describe_batch(config: Config) -> list[str]:
         last = f" and 1 of {_many(rest, 'prompt')} ({rest * n} rollouts)" if rest else ""
         cut = f"{whole} of {_many(mini, 'prompt')} ({mini * n} rollouts){last}"
         lines.append(f"{updates} updates a step: {passes}{cut}")
+    if critic_runs(config):
+        wait = f", alone for {_many(trainer.critic_warmup, 'step')}" if trainer.critic_warmup else ""
+        lines.append(f"a critic learns on the same minibatches{wait}")
     rows = None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu
     cap = f" and {_many(rows, 'answer')}" if rows else ""
     lines.append(f"training passes of at most {arr.actor.ppo_max_token_len_per_gpu} tokens{cap} (memory only)")

@@ -70,6 +70,11 @@ RENAMED: Mapping[str, Renamed] = {
     f"{ARR}.actor.rollout_n": Renamed(f"{ARR}.rollout.n"),
     f"{ARR}.actor.fsdp_config.dtype": Renamed(f"{ARR}.actor.dtype", DTYPES),
     f"{ARR}.ref.rollout_n": Renamed(f"{ARR}.rollout.n"),
+    "critic.rollout_n": Renamed(f"{ARR}.rollout.n"),
+    "critic.grad_clip": Renamed("critic.optim.clip_grad"),
+    "critic.optim.warmup_style": Renamed("critic.optim.lr_scheduler_type"),
+    "critic.ppo_micro_batch_size": Renamed("critic.ppo_micro_batch_size_per_gpu"),
+    "critic.forward_micro_batch_size": Renamed("critic.forward_micro_batch_size_per_gpu"),
     f"{ARR}.ref.log_prob_micro_batch_size": Renamed(f"{ARR}.ref.log_prob_micro_batch_size_per_gpu"),
     f"{ARR}.rollout.log_prob_micro_batch_size": Renamed(f"{ARR}.rollout.log_prob_micro_batch_size_per_gpu"),
     f"{ARR}.rollout.prompt_length": Renamed("data.max_prompt_length"),
@@ -77,6 +82,13 @@ RENAMED: Mapping[str, Renamed] = {
     "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
     "reward.custom_reward_function.reward_kwargs": Renamed("custom_reward_function.reward_kwargs"),
+    "reward.reward_model.enable": Renamed("reward_model.enable"),
+    "reward.reward_model.model_path": Renamed("reward_model.model.path"),
+    "reward.reward_model.rollout.dtype": Renamed("reward_model.dtype", DTYPES),
+    "reward.reward_model.rollout.n": Renamed("reward_model.judge.n"),
+    "reward.reward_model.rollout.temperature": Renamed("reward_model.judge.temperature"),
+    "reward.reward_model.rollout.response_length": Renamed("reward_model.judge.max_tokens"),
+    "reward_model.micro_batch_size": Renamed("reward_model.micro_batch_size_per_gpu"),
     "reward_model.num_workers": Renamed("reward.num_workers"),
 }
 """Old or other names of our keys. Giving both with different values is an error."""
@@ -86,11 +98,10 @@ _SHARDS = "it places shards of a model over GPUs; here each process holds the wh
 _RAY = "it sets up a Ray cluster; this run is one process"
 _KERNEL = "it picks kernels or padding; no number depends on it, and the head is always computed in chunks"
 _IMAGES = "only text is read so far"
-_CRITIC = "grpo has no critic; the value model comes with adv_estimator=gae"
-_JUDGE = "no reward model is run so far"
+_CRITIC_TEXT = "the critic reads the actor's token ids"
+_JUDGE = "the reward model runs in this process, on the device of the run"
 _DISTILL = "on-policy distillation is not built"
 _TURNS = "answers have one turn so far"
-_CORRECTION = "the sampler and the trainer agree to float rounding, and the difference is always logged"
 _STORE = "there is no transfer queue; rollouts stay in the process"
 _PROFILE = "profilers attach from outside, for example py-spy"
 _COPIES = "rows are read once, at the start"
@@ -261,24 +272,64 @@ INERT: Mapping[str, Inert] = {
     f"{ARR}.*.qat.enable": Inert("quantisation-aware training is off", OFF),
     f"{ARR}.rollout.disaggregation.*": Inert(_ENGINE),
     # critic
-    "critic.*": Inert(_CRITIC),
-    "critic.enable": Inert(_CRITIC, OFF),
-    "trainer.critic_warmup": Inert(_CRITIC, OFF, "trainer.critic_warmup=0"),
-    "trainer.max_critic_ckpt_to_keep": Inert(_CRITIC),
+    "critic.strategy": Inert(_SHARDS, ("fsdp", "fsdp2"), "leave it out"),
+    "critic.fsdp.*": Inert(_SHARDS),
+    "critic.fsdp.strategy": Inert(_SHARDS, ("fsdp", "fsdp2"), "leave it out"),
+    "critic.fsdp.dtype": Inert("the critic computes in the actor's type"),
+    "critic.fsdp.model_dtype": Inert(
+        "master weights are float32", ("fp32", "float32", None), f"{ARR}.actor.dtype for the compute type"
+    ),
+    "critic.fsdp.forward_only": Inert(_SHARDS, (False,)),
+    "critic.fsdp.ulysses_sequence_parallel_size": Inert(_SHARDS, (1, None)),
+    "critic.ulysses_sequence_parallel_size": Inert(_SHARDS, (1, None)),
+    "critic.optim.optimizer": Inert("the optimiser is AdamW", ("AdamW", "adamw")),
+    "critic.optim.optimizer_impl": Inert("the optimiser is torch.optim.AdamW", ("torch.optim",)),
+    "critic.optim.total_training_steps": Inert("the schedule always follows the run's own number of steps"),
+    "critic.optim.zero_indexed_step": Inert("the first warm-up step is step 0", (True,)),
+    "critic.optim.override_optimizer_config": Inert(
+        "nothing is overridden", OFF, "critic.optim.eps, betas or weight_decay"
+    ),
+    "critic.optim.override_optimizer_config.*": Inert(
+        "nothing is overridden", (), "critic.optim.eps, betas or weight_decay"
+    ),
+    "critic.data_loader_seed": Inert("the critic learns on the minibatches of the actor"),
+    "critic.checkpoint.save_contents": Inert("a checkpoint always holds everything, a Hugging Face folder included"),
+    "critic.checkpoint.load_contents": Inert(
+        "a resumed run takes everything",
+        (["model", "optimizer", "extra"], ["model", "optimizer", "extra", "hf_model"], None),
+        "critic.model.path=CHECKPOINT/critic/hf to start anew from its weights",
+    ),
+    "critic.checkpoint.async_save": Inert("a checkpoint is written before the next step starts"),
+    "critic.model.hf_config_path": Inert("the model's folder has its config", OFF, "critic.model.override_config"),
+    "critic.model.tokenizer_path": Inert(_CRITIC_TEXT),
+    "critic.model.custom_chat_template": Inert(_CRITIC_TEXT),
+    "critic.model.use_shm": Inert(_COPIES),
+    "critic.model.external_lib": Inert("no extra module is imported", OFF, "a model class that Transformers knows"),
+    "critic.model.enable_activation_offload": Inert(_KERNEL),
+    "critic.model.use_liger": Inert(_KERNEL),
+    "critic.model.use_fused_kernels": Inert(_KERNEL),
+    "critic.model.fused_kernel_options.*": Inert(_KERNEL),
+    "critic.model.tiled_mlp.*": Inert(_KERNEL),
+    "critic.model.lora_adapter_path": Inert(
+        "adapters start at zero", OFF, "merge the adapter into the model folder first"
+    ),
+    "critic.model.fsdp_config.*": Inert(_SHARDS),
+    "trainer.max_critic_ckpt_to_keep": Inert(
+        "the critic is a part of the checkpoint, and trainer.max_actor_ckpt_to_keep counts both"
+    ),
     # algorithm
     "algorithm.use_pf_ppo": Inert("rollouts are not resampled", OFF),
     "algorithm.pf_ppo.*": Inert("rollouts are not resampled"),
     "algorithm.filter_groups.*": Inert("groups are not filtered"),
     "algorithm.filter_groups.enable": Inert("groups are not filtered", OFF, "algorithm.filter_groups.enable=False"),
-    "algorithm.rollout_correction.*": Inert(_CORRECTION),
-    "algorithm.rollout_correction.rollout_is": Inert(_CORRECTION, OFF, "algorithm.rollout_correction.rollout_is=null"),
-    "algorithm.rollout_correction.rollout_rs": Inert(_CORRECTION, OFF, "algorithm.rollout_correction.rollout_rs=null"),
-    "algorithm.rollout_correction.bypass_mode": Inert(
-        _CORRECTION, OFF, "one update per step (ppo_mini_batch_size = train_batch_size) needs no old log-probs"
-    ),
     # reward
     "reward_model.*": Inert(_JUDGE),
-    "reward_model.enable": Inert(_JUDGE, OFF, _ROLLOUT_FUNCTION),
+    "reward_model.model.input_tokenizer": Inert(
+        "the reward model gets the answer's text, in its own tokenizer and chat template"
+    ),
+    "reward_model.model.external_lib": Inert(
+        "no extra module is imported", OFF, "reward_model.model.trust_remote_code, or a class that Transformers knows"
+    ),
     "reward_model.reward_manager": Inert(
         "each answer is graded alone, in worker processes", ("naive", None), _ROLLOUT_FUNCTION
     ),
@@ -303,7 +354,12 @@ INERT: Mapping[str, Inert] = {
     "reward.reward_manager.module.*": Inert("no class is loaded while source is register"),
     "reward.reward_kwargs*": Inert("reward managers are not built", OFF, "custom_reward_function.reward_kwargs"),
     "reward.reward_model.*": Inert(_JUDGE),
-    "reward.reward_model.enable": Inert(_JUDGE, OFF, _ROLLOUT_FUNCTION),
+    "reward.reward_model.rollout.top_k": Inert("a judge draws from all tokens", (None, -1, 0), "top_k=-1"),
+    "reward.reward_model.rollout.top_p": Inert("a judge draws from all tokens", (None, 1, 1.0), "top_p=1"),
+    "reward.reward_model.rollout.do_sample": Inert("reward_model.judge.temperature decides; 0 is greedy"),
+    "reward.reward_model.rollout.prompt_length": Inert("reward_model.max_length limits what is read"),
+    "reward.reward_model.rollout.seed": Inert("a judge's draws are named by actor_rollout_ref.rollout.seed"),
+    "reward.reward_model.rollout.ignore_eos": Inert("a judge ends where its end token is", OFF, "ignore_eos=False"),
     "reward.max_concurrent": Inert("reward.num_workers says how many answers are graded at once"),
     # trainer
     "trainer.balance_batch": Inert("rows are always cut into passes of like length; no number depends on it"),
@@ -343,7 +399,9 @@ REFUSED: Mapping[str, Refused] = {
         "these are Megatron's module names", f"{ARR}.model.target_modules, with the model's own names or all-linear"
     ),
     f"{ARR}.rollout.disaggregation.enabled": Refused("prefill and decode share the process", "leave it out"),
-    f"{ARR}.actor.policy_loss.rollout_correction.*": Refused(_CORRECTION, "leave it out"),
+    f"{ARR}.actor.policy_loss.rollout_correction.*": Refused(
+        "algorithm.rollout_correction reaches the loss by itself", "algorithm.rollout_correction"
+    ),
     "async_training.*": Refused(_ASYNC, "leave it out"),
     "reward.max_rpm": Refused("rewards are not rate-limited", "an async def reward that waits by itself"),
     "reward.max_tpm": Refused("rewards are not rate-limited", "an async def reward that waits by itself"),
@@ -363,7 +421,6 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 """Values of our own keys that verl spells in two ways."""
 
 REFUSED_VALUES: Mapping[str, Mapping[object, Refused]] = {
-    "algorithm.adv_estimator": {"gae": Refused("it needs a critic, which comes later", _GRPO)},
     f"{ARR}.actor.policy_loss.loss_mode": {
         "bypass_mode": Refused("it is no loss", "algorithm.rollout_correction.bypass_mode=True beside any loss")
     },
@@ -386,19 +443,84 @@ REFUSED_VALUES: Mapping[str, Mapping[object, Refused]] = {
 """Values of our own keys that verl knows and that are not built."""
 
 COHORT_ONLY: tuple[str, ...] = (
-    *("data.task", "data.task_kwargs", "data.train_size", "data.val_size"),
-    *("algorithm.plugins", "algorithm.adv_kwargs", "algorithm.group_by", "algorithm.adv_scale"),
-    *(f"{ARR}.actor.policy_loss.kwargs", f"{ARR}.actor.policy_loss.delta", f"{ARR}.actor.top_entropy_quantile"),
-    *(f"{ARR}.actor.share_prompt", f"{ARR}.actor.dtype", f"{ARR}.actor.optim.eps"),
-    *(
-        f"{ARR}.rollout.min_p",
-        f"{ARR}.rollout.stop",
-        f"{ARR}.rollout.val_kwargs.min_p",
-        f"{ARR}.rollout.val_kwargs.stop",
-        f"{ARR}.rollout.val_kwargs.also_greedy",
-    ),
-    *("reward.functions", "reward.max_unscorable_rate"),
-    *("trainer.seed", "trainer.threads", "trainer.sample_freq", "trainer.max_minutes"),
+    "data.task",
+    "data.task_kwargs",
+    "data.train_size",
+    "data.val_size",
+    f"{ARR}.actor.share_prompt",
+    f"{ARR}.actor.dtype",
+    f"{ARR}.actor.optim.eps",
+    f"{ARR}.rollout.min_p",
+    f"{ARR}.rollout.stop",
+    f"{ARR}.rollout.val_kwargs.min_p",
+    f"{ARR}.rollout.val_kwargs.also_greedy",
+    f"{ARR}.rollout.val_kwargs.stop",
+    "critic.optim.eps",
+    "algorithm.rollout_correction.preset",
+    "algorithm.rollout_correction.rollout_rs_inverted",
+    "algorithm.rollout_correction.rollout_rs_threshold_lower",
+    "algorithm.rollout_correction.rollout_token_veto_threshold",
+    "algorithm.ref_reward_blend.enable",
+    "algorithm.ref_reward_blend.max_weight",
+    "algorithm.ref_reward_blend.warmup_ratio",
+    "algorithm.ref_reward_blend.warmup_steps",
+    "algorithm.ref_reward_blend.schedule",
+    "algorithm.ref_reward_blend.steps",
+    "algorithm.ref_reward_blend.sigmoid_k",
+    "algorithm.ref_reward_blend.sigmoid_center",
+    "algorithm.ref_reward_blend.exp_k",
+    "algorithm.ref_reward_blend.norm_scope",
+    "algorithm.ref_reward_blend.distribute",
+    "algorithm.ref_reward_blend.degenerate_value",
+    "algorithm.ref_reward_blend.eps",
+    "algorithm.repr_align.enable",
+    "algorithm.repr_align.ref_alignment.enable",
+    "algorithm.repr_align.ref_alignment.max_weight",
+    "algorithm.repr_align.ref_alignment.warmup_ratio",
+    "algorithm.repr_align.ref_alignment.warmup_steps",
+    "algorithm.repr_align.ref_alignment.schedule",
+    "algorithm.repr_align.ref_alignment.steps",
+    "algorithm.repr_align.ref_alignment.sigmoid_k",
+    "algorithm.repr_align.ref_alignment.sigmoid_center",
+    "algorithm.repr_align.ref_alignment.exp_k",
+    "algorithm.repr_align.ref_alignment.entropy_high_threshold",
+    "algorithm.repr_align.ref_alignment.allocation",
+    "algorithm.repr_align.ref_alignment.sim_transform",
+    "algorithm.repr_align.ref_alignment.center",
+    "algorithm.repr_align.ref_alignment.gold_key",
+    "algorithm.repr_align.ref_alignment.encoder.path",
+    "algorithm.repr_align.ref_alignment.encoder.max_length",
+    "reward.functions",
+    "reward.max_unscorable_rate",
+    "reward_model.kind",
+    "reward_model.model.tokenizer_path",
+    "reward_model.model.custom_chat_template",
+    "reward_model.weight",
+    "reward_model.scale",
+    "reward_model.shift",
+    "reward_model.label",
+    "reward_model.activation",
+    "reward_model.truncation",
+    "reward_model.dtype",
+    "reward_model.judge.template",
+    "reward_model.judge.pattern",
+    "reward_model.judge.worst",
+    "reward_model.judge.best",
+    "reward_model.judge.n",
+    "reward_model.judge.temperature",
+    "reward_model.judge.max_tokens",
+    "reward_model.judge.apply_chat_template_kwargs",
+    "trainer.threads",
+    "trainer.seed",
+    "trainer.max_minutes",
+    "trainer.sample_freq",
+    "algorithm.plugins",
+    "algorithm.adv_kwargs",
+    "algorithm.group_by",
+    "algorithm.adv_scale",
+    f"{ARR}.actor.policy_loss.kwargs",
+    f"{ARR}.actor.policy_loss.delta",
+    f"{ARR}.actor.top_entropy_quantile",
 )
 """Keys of the schema that are not in verl's own files."""
 
@@ -411,8 +533,13 @@ DEVIATIONS: Mapping[str, tuple[str, str]] = {
     f"{ARR}.actor.clip_ratio_low": ("0.2", "follows clip_ratio; in verl setting clip_ratio alone changes nothing"),
     f"{ARR}.actor.clip_ratio_high": ("0.2", "follows clip_ratio; in verl setting clip_ratio alone changes nothing"),
     f"{ARR}.actor.loss_agg_mode": ("token-mean", "null takes that of the loss's paper: token-mean for vanilla"),
+    "critic.model.path": ("~/models/deepseek-llm-7b-chat", "follows the actor's model"),
+    "critic.model.trust_remote_code": ("False", "follows the actor's model"),
+    "critic.model.use_remove_padding": ("False", "packed rows are faster and no number changes"),
     "data.train_files": ("~/data/rlhf/gsm8k/train.parquet", "must be given, or data.task"),
     "data.val_files": ("~/data/rlhf/gsm8k/test.parquet", "must be given where validation is asked for"),
+    "reward_model.model.path": ("~/models/FsfairX-LLaMA3-RM-v0.1", "must be given where a classifier grades"),
+    "reward_model.forward_max_token_len_per_gpu": ("32768", "follows the actor's budget; memory only"),
     "trainer.logger": ("[console, wandb]", "works offline, without an account"),
     "trainer.device": ("cuda", "takes the GPU where there is one"),
     "trainer.n_gpus_per_node": ("8", "counts replicas, on CPU cores too"),

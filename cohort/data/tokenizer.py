@@ -63,13 +63,22 @@ def _template_text(chat_template: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def check_template_kwargs(tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, object]) -> None:
+def check_template_kwargs(
+    tokenizer: PreTrainedTokenizerBase,
+    template_kwargs: Mapping[str, object],
+    *,
+    key: str = "data.apply_chat_template_kwargs",
+) -> None:
     """Refuses template variables that the chat template does not read.
+
+    Args:
+        tokenizer: has the template.
+        template_kwargs: the variables.
+        key: the setting that named them, for messages.
 
     Raises:
         UserError: naming the variable.
     """
-    key = "data.apply_chat_template_kwargs"
     for name in template_kwargs:
         if name in RESERVED_TEMPLATE_KWARGS:
             raise UserError(f"{key}.{name} is set by Cohort itself; remove it")

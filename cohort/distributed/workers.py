@@ -20,7 +20,7 @@ from torch import Tensor
 from cohort.distributed.reduce import GroupReduce
 from cohort.distributed.split import gather_rows, split_rows
 from cohort.metrics import Metrics, merge
-from cohort.protocols import Policy, Reduce, Reference, TokenStats, Update, Weights
+from cohort.protocols import Critic, Policy, Reduce, Reference, TokenStats, Update, ValueUpdate, Weights
 from cohort.types import Batch, Experience
 
 
@@ -30,6 +30,7 @@ class Parts:
 
     actor: Policy
     reference: Reference | None = None
+    critic: Critic | None = None
 
 
 class PolicyWorker:
@@ -84,6 +85,36 @@ class PolicyWorker:
     def save(self, folder: Path) -> None:
         """``Policy.save``."""
         self.parts.actor.save(folder)
+
+    @property
+    def critic(self) -> Critic:
+        """This replica's critic; ``RemoteCritic`` is made only where there is one."""
+        assert self.parts.critic is not None
+        return self.parts.critic
+
+    def values(self, batch: Batch) -> Tensor:
+        """``Critic.values`` on this replica's rows."""
+        return self.critic.values(batch)
+
+    def update_critic(self, minibatch: Experience) -> ValueUpdate:
+        """``Critic.update`` on this replica's rows; counts and gradients are summed over all."""
+        return self.critic.update(minibatch)
+
+    def advance_critic(self) -> None:
+        """``Critic.advance``."""
+        self.critic.advance()
+
+    def critic_state(self) -> dict[str, Any]:
+        """``Critic.state``."""
+        return self.critic.state()
+
+    def load_critic_state(self, state: Mapping[str, Any]) -> None:
+        """``Critic.load_state``."""
+        self.critic.load_state(state)
+
+    def save_critic(self, folder: Path) -> None:
+        """``Critic.save``."""
+        self.critic.save(folder)
 
 
 class Replicas:

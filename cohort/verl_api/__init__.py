@@ -3,7 +3,8 @@
     from cohort.verl_api import register_adv_est, register_policy_loss, agg_loss
 
 Names and signatures are those of verl 0.9; those of 0.5 are accepted. Numbers are verl's too: where they differ from
-those of ``cohort.algorithms`` (a group of one gives its raw score), the function says so. docs/coming_from_verl.md has examples.
+those of ``cohort.algorithms`` (a group of one gives its raw score), the function says so. Examples are in
+docs/coming_from_verl.md.
 
     registry            register_adv_est, register_policy_loss and their tables
     advantages          compute_*_advantage

@@ -19,30 +19,6 @@ def sample_std(values: list[float]) -> float:
     return math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1))
 
 
-# --- advantages ---------------------------------------------------------------------------------
-
-
-def grpo(rewards: Matrix, mask: Matrix, group: list[int], scale: str = "group", epsilon: float = 1e-6) -> Matrix:
-    scores = [math.fsum(row) for row in rewards]
-    result = []
-    for i, row in enumerate(mask):
-        siblings = [scores[j] for j in range(len(scores)) if group[j] == group[i]]
-        if len(siblings) == 1 or max(siblings) == min(siblings):
-            advantage = 0.0
-        else:
-            divisor = {"group": sample_std(siblings) + epsilon, "batch": sample_std(scores) + epsilon, "none": 1.0}
-            advantage = (scores[i] - mean(siblings)) / divisor[scale]
-        result.append([advantage if m else 0.0 for m in row])
-    return result
-
-
-def dr_grpo(rewards: Matrix, mask: Matrix, group: list[int]) -> Matrix:
-    return grpo(rewards, mask, group, scale="none")
-
-
-ADVANTAGES = {"grpo": grpo, "dr_grpo": dr_grpo}
-
-
 # --- KL and aggregation ------------------------------------------------------------------------
 
 

@@ -55,9 +55,10 @@ def test_dr_grpo_is_what_the_paper_says():
     assert not actor.use_kl_loss
 
 
-def test_the_preset_verl_has_verls_algorithm_and_refuses_what_is_not_built():
-    with pytest.raises(UserError, match="adv_estimator=gae is refused"):
-        load(preset="verl")
+def test_the_preset_verl_has_verls_algorithm():
+    critic = load(f"{ARR}.model.path=M", preset="verl").critic
+    assert (critic.optim.lr, critic.cliprange_value, critic.ppo_mini_batch_size) == (1e-5, 0.5, 256)
+    assert (critic.model.path, critic.loss_agg_mode) == ("M", None)
     config = load("algorithm.adv_estimator=grpo", f"{ARR}.rollout.n=2", preset="verl")
     actor = config.actor_rollout_ref.actor
     assert (config.data.train_batch_size, actor.ppo_mini_batch_size, actor.ppo_epochs) == (1024, 256, 1)
@@ -71,7 +72,7 @@ def test_the_command_of_a_verl_user_builds():
     loaded = from_arguments(VERL_COMMAND, config_name="verl")
     config, actor = loaded.config, loaded.config.actor_rollout_ref.actor
     assert len(loaded.notes) == 1
-    assert "trainer.critic_warmup=0" in loaded.notes[0]
+    assert "trainer.critic_warmup (algorithm.adv_estimator=grpo has no critic)" in loaded.notes[0]
     assert config.data.train_files == ("D/train.parquet",)
     assert config.trainer.logger == ("console", "tensorboard")
     assert (actor.optim.lr, actor.ppo_mini_batch_size, actor.ppo_micro_batch_size_per_gpu) == (1e-6, 8, 4)
@@ -211,3 +212,12 @@ def test_the_page_of_keys_is_up_to_date():
     assert page == markdown(), "run: python -m cohort.config.document > docs/config.md"
     assert all(f"`{name.rpartition('.')[2]}`" in page for name in keys())
     assert len(values(load())) == len(keys())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"(\d)", r"Score:\s*(-?\d+(?:\.\d+)?)", r"a\'b (c)", "it's (x)", "ends with (\\", "(\\\\'", "(a''b)", "(\n)"],
+)
+def test_regular_expressions_and_quotes_arrive_as_they_were_typed(text):
+    arguments = ["data.task=arithmetic", "actor_rollout_ref.model.path=M", f"data.prompt_key={text}"]
+    assert from_arguments(arguments, config_name="grpo").config.data.prompt_key == text

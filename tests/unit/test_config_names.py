@@ -8,6 +8,7 @@ from cohort.algorithms.kl import KL_KINDS
 from cohort.algorithms.masking import AGGREGATIONS
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
 from cohort.algorithms.schedules import LR_SCHEDULES
+from cohort.config.critic import READ_VALUES
 from cohort.config.family import ESTIMATORS, LOSSES
 from cohort.config.schema.actor import Aggregation, KLKind
 from cohort.config.schema.data import TASKS
@@ -42,6 +43,10 @@ def test_estimators_and_losses(built_in):
     advantages, losses = built_in
     assert {n: e.group_baseline for n, e in ESTIMATORS.items()} == {n: e.group_baseline for n, e in advantages.items()}
     assert {name: entry.aggregation for name, entry in LOSSES.items()} == {n: e.aggregation for n, e in losses.items()}
+
+
+def test_a_critic_runs_where_the_advantage_reads_values():
+    assert {name for name, entry in ADVANTAGES.items() if "values" in entry.needs} == set(READ_VALUES)
 
 
 def test_data():

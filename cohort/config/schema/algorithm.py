@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cohort.config.schema.actor import KLKind
+from cohort.config.schema.correction import RolloutCorrection
 from cohort.config.schema.limits import NonNegative, Positive, Share
+from cohort.config.schema.shaping import RefRewardBlend, ReprAlign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,3 +60,9 @@ class Algorithm:
     """Estimator of that KL."""
     kl_ctrl: KLControl = field(default_factory=KLControl)
     """Coefficient of that KL."""
+    rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)
+    """What to do where the sampler's log-probs are not the trainer's."""
+    ref_reward_blend: RefRewardBlend = field(default_factory=RefRewardBlend)
+    """Rewards mixed with how plausible the reference finds each token."""
+    repr_align: ReprAlign = field(default_factory=ReprAlign)
+    """A bonus for answers whose hidden states are near to the gold answer's."""
