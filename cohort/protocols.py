@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cohort.metrics import Metrics
-from cohort.types import Batch, Experience, FinishReason, Group, Prompt, Rollout, Score, SeedKey
+from cohort.types import Batch, Demonstrations, Experience, FinishReason, Group, Prompt, Rollout, Score, SeedKey
 
 Weights = Iterable[tuple[str, Tensor]]
 """Parameters under their Hugging Face names, tied ones included once per name."""
@@ -174,8 +174,11 @@ class Policy(Protocol):
         """Log-probs of every response token, and what is asked for beside them, without gradient; 0 off ``mask``."""
         ...
 
-    def update(self, minibatch: Experience) -> Update:
-        """One optimiser step. A non-finite loss or gradient changes no weight and is counted."""
+    def update(self, minibatch: Experience, *, demonstrations: Demonstrations | None = None) -> Update:
+        """One optimiser step, on ``demonstrations`` too where there are any.
+
+        A non-finite loss or gradient changes no weight and is counted.
+        """
         ...
 
     def advance(self) -> None:

@@ -311,6 +311,31 @@ class Experience:
             yield self.select(rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """Answers of an expert that an update learns from beside its rollouts (CHORD, arXiv 2508.11408).
+
+    The loss of such an update is ``(1 - weight) x the rollouts' loss + weight x the demonstrations' loss``.
+
+    Attributes:
+        batch: prompts with demonstrated answers; the mask holds the tokens to learn.
+        weight: mu, above 0 and at most 1; an update without demonstrations gets None instead of a weight of 0.
+        phi: weigh each token by p (1 - p).
+    """
+
+    batch: Batch
+    weight: float
+    phi: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight <= 1:
+            raise ValueError(f"demonstrations weigh more than 0 and at most 1, got {self.weight}")
+
+    def select(self, rows: Tensor) -> Demonstrations:
+        """The demonstrations of these rows, in this order."""
+        return replace(self, batch=self.batch.select(rows))
+
+
 def collate(groups: Sequence[Group]) -> Batch:
     """Pads the rollouts of ``groups`` into one batch, group after group.
 

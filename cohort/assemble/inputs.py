@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from cohort.assemble.reward_model import build_grader
 from cohort.config.schema import Config
 from cohort.data.dataset import build_prompts
+from cohort.data.demonstrations import DemonstrationLoader
+from cohort.data.demonstrations import build_demonstrations as make_demonstrations
 from cohort.data.files import load_rows
 from cohort.data.tasks import task_rows
 from cohort.data.tokenizer import prefill
@@ -93,6 +95,23 @@ def _prompts(
         template_kwargs=data.apply_chat_template_kwargs,
         say=say,
     )
+
+
+def build_demonstrations(config: Config, tokenizer: PreTrainedTokenizerBase, *, say: Say) -> DemonstrationLoader | None:
+    """The demonstrations of CHORD, None where it is off."""
+    chord, data = config.algorithm.chord, config.data
+    if not chord.enable or config.trainer.val_only:
+        return None
+    rollouts = make_demonstrations(
+        load_rows(chord.files, key="algorithm.chord.files"),
+        tokenizer,
+        prompt_key=chord.prompt_key,
+        response_key=chord.response_key,
+        max_length=chord.max_length or data.max_prompt_length + data.max_response_length,
+        template_kwargs=data.apply_chat_template_kwargs,
+        say=say,
+    )
+    return DemonstrationLoader(rollouts, seed=data.seed)
 
 
 def build_reward(

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.algorithms.correction import Bypass
+from cohort.algorithms.gradient_loss import reinforce
+from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES, TokenLoss
+from cohort.algorithms.schedules import chord_mu
 from cohort.algorithms.token_choice import top_entropy_mask
 from cohort.assemble.critic import build_critic, optim_settings
 from cohort.assemble.options import advantage_options, judged_advantage, judged_loss, loss_options
 from cohort.assemble.plugins import load_plugin
 from cohort.assemble.verl import bind_verl_advantage, bind_verl_loss, own_estimator, own_policy_loss
 from cohort.config.schema import Config
+from cohort.config.shaping import correction_of
+from cohort.data.demonstrations import DemonstrationLoader
 from cohort.models.build import add_lora, load_model
 from cohort.models.layout import Layout
 from cohort.models.micro import Budget
@@ -26,8 +31,10 @@ from cohort.models.precision import resolve_precision
 from cohort.models.reference import AdapterOff, LocalReference
 from cohort.protocols import Critic, Policy, Reduce, Reference
 from cohort.trainer.advantage import Advantage
+from cohort.trainer.chord import Chord
 from cohort.trainer.kl import KLController
 from cohort.trainer.selection import Selection
+from cohort.trainer.trainer import Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -174,12 +181,21 @@ def build_objective(config: Config) -> Objective:
     if function := own_policy_loss(mode):
         return objective(policy_loss=bind_verl_loss(config, function), aggregation=actor.loss_agg_mode or "token-mean")
     entry = POLICY_LOSSES[mode]
+    policy_loss = partial(judged_loss(mode, entry.function), **loss_options(actor, entry.function))
     return objective(
-        policy_loss=partial(judged_loss(mode, entry.function), **loss_options(actor, entry.function)),
+        policy_loss=bypassing(config, policy_loss),
         aggregation=actor.loss_agg_mode or entry.aggregation,
         needs=(*entry.needs, "selected") if entry.select else entry.needs,
         row_weights=entry.row_weights,
     )
+
+
+def bypassing(config: Config, policy_loss: Callable[..., TokenLoss]) -> Callable[..., TokenLoss]:
+    """The loss, with the correction inside it where the sampler's log-probs stand in for the old ones."""
+    correction = correction_of(config)
+    if not correction.bypass:
+        return policy_loss
+    return Bypass(policy_loss=reinforce if correction.loss == "reinforce" else policy_loss, correction=correction)
 
 
 def build_selection(config: Config) -> Selection | None:
@@ -237,4 +253,25 @@ def build_kl_reward(config: Config) -> KLController | None:
         kind=algorithm.kl_penalty,
         target=control.target_kl if control.type == "adaptive" else None,
         horizon=control.horizon,
+    )
+
+
+def build_chord(config: Config, source: DemonstrationLoader | None, plan: Plan) -> Chord | None:
+    """CHORD over these demonstrations; None without any."""
+    chord = config.algorithm.chord
+    if source is None:
+        return None
+    return Chord(
+        source=source,
+        mu=partial(
+            chord_mu,
+            warmup=chord.mu_warmup_steps,
+            decay=chord.mu_decay_steps,
+            peak=chord.mu_peak,
+            valley=chord.mu_valley,
+        ),
+        rows=chord.batch_size,
+        updates=plan.updates(plan.prompts),
+        phi=chord.phi,
+        start=plan.critic_warmup,
     )

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from cohort.assemble.cluster import build_replicas
-from cohort.assemble.inputs import Inputs, Row, Say, build_inputs, build_reward, model_path
-from cohort.assemble.learner import Learner, build_advantage, build_kl_reward, build_learner, build_selection
+from cohort.assemble.inputs import Inputs, Row, Say, build_demonstrations, build_inputs, build_reward, model_path
+from cohort.assemble.learner import (
+    Learner,
+    build_advantage,
+    build_chord,
+    build_kl_reward,
+    build_learner,
+    build_selection,
+)
 from cohort.assemble.plugins import settle
 from cohort.assemble.run import Run
 from cohort.assemble.samplers import build_sampler
@@ -27,6 +34,7 @@ from cohort.assemble.surroundings import (
 )
 from cohort.config.rules import describe_batch
 from cohort.config.schema import Config
+from cohort.data.demonstrations import DemonstrationLoader
 from cohort.data.loader import PromptLoader
 from cohort.data.tokenizer import eos_ids, load_tokenizer
 from cohort.models.build import pick_device
@@ -79,6 +87,7 @@ def assemble(
     path = model_path(config, console.busy if console else _silent)
     tokenizer = build_tokenizer(config, path)
     inputs = build_inputs(config, tokenizer, rows=rows, val_rows=val_rows, say=say)
+    demonstrations = build_demonstrations(config, tokenizer, say=say)
     total_steps = steps_of(config, len(inputs.training))
     place = find_place(config, total_steps)
     with ExitStack() as undo:  # what is open when something goes wrong is closed again
@@ -89,7 +98,7 @@ def assemble(
         learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
         undo.callback(learner.close)
         shaping = build_shaping(config, learner, tokenizer, model_path=path, total_steps=total_steps)
-        trainer = build_trainer(config, inputs, learner, runner, tokenizer, shaping)
+        trainer = build_trainer(config, inputs, learner, runner, tokenizer, shaping, demonstrations)
         checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
         begin(trainer, checkpoints, place, say)
         resolved = with_precision(config, learner)
@@ -119,6 +128,7 @@ def build_trainer(
     runner: RewardRunner | MixedReward,
     tokenizer: PreTrainedTokenizerBase,
     shaping: Sequence[Stage],
+    demonstrations: DemonstrationLoader | None = None,
 ) -> Trainer:
     """The training step over these parts."""
     model = causal_lm(learner.model)
@@ -127,8 +137,9 @@ def build_trainer(
     longest = max(len(prompt.ids) for prompt in everything)
     sampler = build_sampler(config, learner, tokenizer=tokenizer, eos_ids=ends, longest_prompt=longest)
     runner.live["sampler"] = sampler
+    plan = build_plan(config)
     return Trainer(
-        plan=build_plan(config),
+        plan=plan,
         prompts=PromptLoader(inputs.training or everything, seed=config.data.seed, shuffle=config.data.shuffle),
         environment=SingleTurn(tokenizer),
         sampler=sampler,
@@ -142,6 +153,7 @@ def build_trainer(
         shaping=shaping,
         correction=build_correction(config),
         screen=Screen(max_unscorable_rate=config.reward.max_unscorable_rate),
+        chord=build_chord(config, demonstrations, plan),
     )
 
 

@@ -14,7 +14,9 @@ from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
 from cohort.assemble.options import advantage_options, loss_options
 from cohort.assemble.verl import bind_verl_advantage, bind_verl_loss, own_estimator, own_policy_loss
 from cohort.config import family
+from cohort.config.critic import critic_runs
 from cohort.config.schema import Config
+from cohort.config.shaping import correction_of
 from cohort.errors import UserError
 from cohort.verl_api.calls import described
 
@@ -46,12 +48,15 @@ def settle(config: Config, say: Callable[[str], None]) -> Config:
 def _check_estimator(config: Config) -> None:
     name = config.algorithm.adv_estimator
     if function := own_estimator(name):
-        bind_verl_advantage(config, function)
-        return
-    entry = ADVANTAGES[name]
-    advantage_options(config.algorithm, entry.function)
-    if entry.group_baseline:
-        family.check_siblings(config)
+        reads = bind_verl_advantage(config, function).reads
+    else:
+        entry = ADVANTAGES[name]
+        reads = entry.needs
+        advantage_options(config.algorithm, entry.function)
+        if entry.group_baseline:
+            family.check_siblings(config)
+    if "values" in reads and not critic_runs(config):
+        raise UserError(f"{family.ESTIMATOR}={name}: it reads the values of a critic; set critic.enable=True")
 
 
 def _check_loss(config: Config, say: Callable[[str], None]) -> None:
@@ -60,7 +65,14 @@ def _check_loss(config: Config, say: Callable[[str], None]) -> None:
     function = own_policy_loss(mode)
     if function is None:
         loss_options(actor, POLICY_LOSSES[mode].function)
-    elif bind_verl_loss(config, function).whole:
+        return
+    correction = correction_of(config)
+    if correction.bypass and (correction.rules or correction.loss == "reinforce"):
+        raise UserError(
+            f"{family.LOSS}={mode}: a loss with verl's signature averages by itself, so bypass_mode can neither reject "
+            "nor weigh its tokens; use algorithm.rollout_correction without bypass_mode"
+        )
+    if bind_verl_loss(config, function).whole:
         _warn_whole(config, mode, say)
 
 

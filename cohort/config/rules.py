@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cohort.config import family, shaping
+from cohort.config import demonstrations, family, shaping
 from cohort.config.convert import show
 from cohort.config.critic import check_critic, check_warmup, critic_runs, idle_critic
 from cohort.config.nearest import nearest_words
@@ -30,6 +30,7 @@ def check(config: Config) -> None:
     _kl(config)
     shaping.check(config)
     check_critic(config)
+    demonstrations.check(config)
     _data(config)
     _reward(config)
     check_reward_model(config)
@@ -40,7 +41,7 @@ def require_data(config: Config) -> None:
     """A run from the command line needs training rows; one from Python may bring its own.
 
     Raises:
-        UserError: if there are none, or none to validate on although validation is asked for.
+        UserError: if there are none, or none to validate on or to imitate although that is asked for.
     """
     data, trainer = config.data, config.trainer
     if data.task is None and not data.train_files and not trainer.val_only:
@@ -51,6 +52,7 @@ def require_data(config: Config) -> None:
     if data.task is None and not data.val_files and (trainer.val_only or trainer.test_freq > 0):
         asked = "trainer.val_only=True" if trainer.val_only else f"trainer.test_freq={trainer.test_freq}"
         raise UserError(f"data.val_files=[]: {asked} needs validation data; give a Parquet or JSONL file")
+    demonstrations.require_files(config)
 
 
 def check_foreign(config: Config, flat: Mapping[str, Any]) -> None:
@@ -175,8 +177,8 @@ def _run(config: Config) -> None:
 
 def idle(config: Config, given: frozenset[str]) -> list[str]:
     """One line for each key that was given and does nothing beside the others, and remarks on legal choices."""
-    found = (*_idle(config), *family.idle(config), *shaping.idle(config), *idle_critic(config))
-    lines = [f"no effect: {key} ({why})" for key, why in found if key in given]
+    idles = (_idle, family.idle, shaping.idle, idle_critic, demonstrations.idle)
+    lines = [f"no effect: {key} ({why})" for part in idles for key, why in part(config) if key in given]
     return [*lines, *family.remarks(config), *shaping.remarks(config)]
 
 
@@ -239,6 +241,7 @@ def describe_batch(config: Config) -> list[str]:
     if critic_runs(config):
         wait = f", alone for {_many(trainer.critic_warmup, 'step')}" if trainer.critic_warmup else ""
         lines.append(f"a critic learns on the same minibatches{wait}")
+    lines += demonstrations.describe(config)
     rows = None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu
     cap = f" and {_many(rows, 'answer')}" if rows else ""
     lines.append(f"training passes of at most {arr.actor.ppo_max_token_len_per_gpu} tokens{cap} (memory only)")

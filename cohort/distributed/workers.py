@@ -21,7 +21,7 @@ from cohort.distributed.reduce import GroupReduce
 from cohort.distributed.split import gather_rows, split_rows
 from cohort.metrics import Metrics, merge
 from cohort.protocols import Critic, Policy, Reduce, Reference, TokenStats, Update, ValueUpdate, Weights
-from cohort.types import Batch, Experience
+from cohort.types import Batch, Demonstrations, Experience
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,9 @@ class PolicyWorker:
         assert self.parts.reference is not None
         return self.parts.reference.log_probs(batch, hidden=hidden)
 
-    def update(self, minibatch: Experience) -> Update:
+    def update(self, minibatch: Experience, demonstrations: Demonstrations | None) -> Update:
         """``Policy.update`` on this replica's rows; counts and gradients are summed over all."""
-        return self.parts.actor.update(minibatch)
+        return self.parts.actor.update(minibatch, demonstrations=demonstrations)
 
     def advance(self) -> None:
         """``Policy.advance``."""
@@ -151,10 +151,14 @@ class RemotePolicy:
         calls = [w.log_probs.remote(batch.select(r), wanted) for w, r in zip(self.replicas.workers, rows, strict=True)]
         return _join(ray.get(calls), rows)
 
-    def update(self, minibatch: Experience) -> Update:
-        """One optimiser step of all replicas together."""
+    def update(self, minibatch: Experience, *, demonstrations: Demonstrations | None = None) -> Update:
+        """One optimiser step of all replicas together; demonstrations are split over them too."""
         rows = split_rows(minibatch.batch, len(self.replicas))
-        calls = [w.update.remote(minibatch.select(r)) for w, r in zip(self.replicas.workers, rows, strict=True)]
+        experts = _split(demonstrations, len(self.replicas))
+        calls = [
+            w.update.remote(minibatch.select(r), e)
+            for w, r, e in zip(self.replicas.workers, rows, experts, strict=True)
+        ]
         updates: list[Update] = ray.get(calls)
         metrics: Metrics = {}
         for update in updates:
@@ -198,6 +202,13 @@ class RemoteReference:
             for w, r in zip(self.replicas.workers, rows, strict=True)
         ]
         return _join(ray.get(calls), rows)
+
+
+def _split(demonstrations: Demonstrations | None, replicas: int) -> list[Demonstrations | None]:
+    """Each replica's share of the demonstrations; without any, nothing for each."""
+    if demonstrations is None:
+        return [None] * replicas
+    return [demonstrations.select(rows) for rows in split_rows(demonstrations.batch, replicas)]
 
 
 def _join(parts: Sequence[TokenStats], rows: Sequence[Tensor]) -> TokenStats:

@@ -16,6 +16,7 @@ from cohort.algorithms.masking import counts
 from cohort.errors import UserError
 from cohort.metrics import Metric, Metrics, merge
 from cohort.models.build import dropout_is_off, trainable
+from cohort.models.demonstrations import LOSS, learn_demonstrations, mix
 from cohort.models.export import merged_weights, save_folder
 from cohort.models.forward import causal_lm, token_stats
 from cohort.models.layout import DEFAULT_LAYOUT, Layout
@@ -27,7 +28,7 @@ from cohort.models.scoring import Collector, score
 from cohort.models.step import Alone, apply, first_bad, load_training_state, training_state
 from cohort.models.support import settle_layout
 from cohort.protocols import Reduce, TokenStats, Update, Weights
-from cohort.types import Batch, Experience
+from cohort.types import Batch, Demonstrations, Experience
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -102,13 +103,15 @@ class LocalPolicy:
                 hidden=hidden,
             )
 
-    def update(self, minibatch: Experience) -> Update:
+    def update(self, minibatch: Experience, *, demonstrations: Demonstrations | None = None) -> Update:
         """One optimiser step on the whole minibatch, cut into micro-batches for memory alone.
 
+        With demonstrations the loss is (1 - weight) times the objective plus weight times theirs.
         Where the loss or a gradient is not finite, no weight and no moment of the optimiser changes:
         ``actor/skipped_updates`` counts it and ``Update.warning`` names the first bad row.
         """
         self.optimizer.zero_grad()
+        share = 1.0 - demonstrations.weight if demonstrations else 1.0
         whole = self.reduce.sum(counts(minibatch.mask.to(self.device)))  # (2,): tokens, rows
         collected, metrics = Collector(minibatch.batch), dict[str, Metric]()
         budget = UNLIMITED if self.objective.whole else self.budget
@@ -123,15 +126,24 @@ class LocalPolicy:
                     entropy=self.entropy,
                 )  # (b, T)
                 loss, seen = self.objective(stats, micro, whole)
-                if loss.requires_grad:  # no row may have a token to learn from
-                    loss.backward()
+                if share and loss.requires_grad:  # no row may have a token to learn from
+                    (loss * share).backward()
             collected.add(rows, stats)
             merge(metrics, seen)
+        if demonstrations:
+            metrics = mix(metrics, self._demonstrated(demonstrations), demonstrations.weight)
         return self._apply(minibatch, collected.stats(), metrics)
+
+    def _demonstrated(self, demonstrations: Demonstrations) -> Metrics:
+        """Adds the demonstrations' share of the gradient."""
+        micros = cut(demonstrations.batch, budget=self.budget, layout=self.layout)
+        return learn_demonstrations(
+            self.model, demonstrations, micros, layout=self.layout, compute=self.compute, reduce=self.reduce
+        )
 
     def _apply(self, minibatch: Experience, stats: TokenStats, metrics: Metrics) -> Update:
         """Adds up over replicas, then steps or, where anything is not finite, does not."""
-        losses = self.objective.losses(minibatch)
+        losses = (*self.objective.losses(minibatch), *([LOSS] if LOSS in metrics else []))
         metrics, finite = apply(self.optimizer, self.reduce, metrics, owner="actor", losses=losses, total="actor/loss")
         if finite:
             return Update(metrics=metrics, stats=stats)
@@ -141,8 +153,9 @@ class LocalPolicy:
             "old_log_probs": minibatch.old_log_probs,
             "ref_log_probs": minibatch.ref_log_probs,
         }
+        shown = f", loss on demonstrations is {metrics[LOSS].read()}" if LOSS in metrics else ""
         reason = first_bad(tensors, minibatch.batch.mask) or (
-            f"loss is {metrics['actor/loss'].read()}, gradient norm is {metrics['actor/grad_norm'].read()}"
+            f"loss is {metrics['actor/loss'].read()}, gradient norm is {metrics['actor/grad_norm'].read()}{shown}"
         )
         return Update(metrics=metrics, stats=stats, warning=f"update skipped: {reason}")
 

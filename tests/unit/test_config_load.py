@@ -33,7 +33,8 @@ def _may_be_null(name):
 
 @pytest.mark.parametrize("preset", presets())
 def test_a_preset_builds_where_its_open_ends_are_given(preset):
-    config = load("algorithm.adv_estimator=grpo", f"{ARR}.rollout.n=8", preset=preset)
+    files = "algorithm.chord.files=[expert.jsonl]"
+    config = load("algorithm.adv_estimator=grpo", f"{ARR}.rollout.n=8", files, preset=preset)
     assert config.actor_rollout_ref.model.path == "M"
 
 

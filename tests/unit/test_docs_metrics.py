@@ -19,6 +19,7 @@ from cohort.types import Rollout, Score
 from tests.pages import ROOT
 from tests.rig import build_parts, build_trainer
 from tests.tiny import byte_tokenizer, tiny_classifier
+from tests.unit.test_chord import chord
 from tests.unit.test_rewards_judge import Writes, judge
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -80,6 +81,7 @@ def names(tmp_path_factory) -> set[str]:
         | logged(folder, n=2, grader=classifier)
         | logged(folder, n=2, grader=judge(Writes("Score: 3", "Score: 4")))
         | logged(folder, n=4, minibatch=2, entropy_coeff=0.01, of_parts=everything)
+        | logged(folder, n=2, chord=chord(phi=True))
         | logged(folder, n=2, kl_reward=KLController(coef=0.1, kind="kl"), of_parts={"reference": True})
         | logged(folder, n=1, of_parts={"critic": True})
     )

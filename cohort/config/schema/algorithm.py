@@ -8,6 +8,7 @@ from typing import Literal
 
 from cohort.config.schema.actor import KLKind
 from cohort.config.schema.correction import RolloutCorrection
+from cohort.config.schema.demonstrations import Chord
 from cohort.config.schema.limits import NonNegative, Positive, Share
 from cohort.config.schema.shaping import RefRewardBlend, ReprAlign
 
@@ -66,3 +67,5 @@ class Algorithm:
     """Rewards mixed with how plausible the reference finds each token."""
     repr_align: ReprAlign = field(default_factory=ReprAlign)
     """A bonus for answers whose hidden states are near to the gold answer's."""
+    chord: Chord = field(default_factory=Chord)
+    """Demonstrations beside the rollouts."""
