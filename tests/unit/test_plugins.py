@@ -6,6 +6,8 @@ from typing import Any, get_args
 import pytest
 import torch
 
+from cohort.algorithms.correction import Bypass
+from cohort.algorithms.gradient_loss import reinforce
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES, Advantages
 from cohort.algorithms.registry import register_advantage as register_ours
 from cohort.assemble.learner import build_advantage, build_objective, build_selection
@@ -44,15 +46,13 @@ OTHER = {
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_an_estimator_reads_the_keys_that_config_says(name):
-    base = {"algorithm.gdpo_reward_keys": ["a"], ESTIMATOR: name} if name != "gae" else {}
+    base = {"algorithm.gdpo_reward_keys": ["a"], ESTIMATOR: name}
 
     def bound(**changes):
         algorithm = config({**base, **{f"algorithm.{k}": v for k, v in changes.items()}}).algorithm
         options = advantage_options(algorithm, ADVANTAGES[name].function)
         return options, algorithm.gdpo_reward_keys if "parts" in ADVANTAGES[name].needs else None
 
-    if name == "gae":
-        pytest.skip("it needs the critic's keys")
     known = {key for entry in ESTIMATORS.values() for key in entry.keys}
     read_keys = {key for key in known if bound(**{key: OTHER[key]}) != bound()}
     assert read_keys == set(ESTIMATORS[name].keys)
@@ -116,6 +116,14 @@ def test_choices_over_the_minibatch():
     assert build_objective(config({MODE: "kl_cov"})).needs == ("selected",)
     sure = build_selection(config({f"{ACTOR}.top_entropy_quantile": 0.2}))
     assert sure and keywords(sure.token_mask) == {"quantile": 0.2}
+
+
+def test_bypass_mode_brings_its_loss():
+    base = "algorithm.rollout_correction"
+    clip = build_objective(config({f"{base}.bypass_mode": True})).policy_loss
+    assert isinstance(clip, Bypass) and keywords(clip.policy_loss)["clip_low"] == 0.2
+    plain = build_objective(config({f"{base}.preset": "bypass_pg_is"})).policy_loss
+    assert isinstance(plain, Bypass) and plain.policy_loss is reinforce
 
 
 def test_further_arguments():

@@ -93,6 +93,10 @@ def test_what_a_parameter_without_a_default_costs():
     found = evidence(values=torch.ones(5, 2))
     assert advantage(found.scores, found)[0].returns.sum() == 10
 
+    with pytest.raises(UserError, match="critic.enable=True"):
+        settle(config({ESTIMATOR: "critical"}), say=print)
+    settle(config({ESTIMATOR: "critical", "critic.enable": True}), say=pytest.fail)
+
     def uses_entropy(token_level_rewards, response_mask, entropy_of_mine):
         return token_level_rewards, token_level_rewards
 
