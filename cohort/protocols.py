@@ -325,3 +325,20 @@ class PromptSource(Protocol):
     def __len__(self) -> int:
         """Prompts in one epoch."""
         ...
+
+
+@runtime_checkable
+class ObservingSource(PromptSource, Protocol):
+    """A prompt source whose order may follow what the run has seen; that is saved with the checkpoint."""
+
+    def observe(self, groups: Sequence[Group], position: int) -> None:
+        """All groups that a step sampled, in the order of their prompts; the next one starts at ``position``."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What the order follows, as JSON can hold it; empty if the order is a function of seed and position alone."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restores ``state()``."""
+        ...

@@ -104,6 +104,7 @@ def metrics(collected: Sequence[Group], **numbers: float) -> Metrics:
         "training/groups_all_wrong": Sum(sum(set(v) == {0.0} for v in values)),
         "training/groups_all_truncated": Sum(0),
         "training/groups_all_unscorable": Sum(sum(not v for v in values)),
+        "training/groups_all_equal": Sum(0),
         "response_length/clip_ratio": Mean.of(float(r.finish_reason is FinishReason.LENGTH) for r in rollouts),
         "perf/throughput": Last(4213.0),
         "perf/time_per_step": Sum(2.14),

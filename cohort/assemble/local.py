@@ -21,6 +21,7 @@ from cohort.assemble.learner import (
 from cohort.assemble.plugins import settle
 from cohort.assemble.run import Run
 from cohort.assemble.samplers import build_sampler
+from cohort.assemble.samples import build_filter, build_prompt_loader
 from cohort.assemble.shaping import build_correction, build_shaping
 from cohort.assemble.surroundings import (
     build_facts,
@@ -35,11 +36,11 @@ from cohort.assemble.surroundings import (
 from cohort.config.rules import describe_batch
 from cohort.config.schema import Config
 from cohort.data.demonstrations import DemonstrationLoader
-from cohort.data.loader import PromptLoader
 from cohort.data.tokenizer import eos_ids, load_tokenizer
 from cohort.models.build import pick_device
 from cohort.models.forward import causal_lm
 from cohort.models.memory import keep_freed_memory
+from cohort.protocols import PromptSource
 from cohort.rewards.mixed import MixedReward
 from cohort.rewards.runner import RewardRunner
 from cohort.rollout.environment import SingleTurn
@@ -88,6 +89,7 @@ def assemble(
     tokenizer = build_tokenizer(config, path)
     inputs = build_inputs(config, tokenizer, rows=rows, val_rows=val_rows, say=say)
     demonstrations = build_demonstrations(config, tokenizer, say=say)
+    prompts = build_prompt_loader(config, inputs)
     total_steps = steps_of(config, len(inputs.training))
     place = find_place(config, total_steps)
     with ExitStack() as undo:  # what is open when something goes wrong is closed again
@@ -98,7 +100,7 @@ def assemble(
         learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
         undo.callback(learner.close)
         shaping = build_shaping(config, learner, tokenizer, model_path=path, total_steps=total_steps)
-        trainer = build_trainer(config, inputs, learner, runner, tokenizer, shaping, demonstrations)
+        trainer = build_trainer(config, inputs, prompts, learner, runner, tokenizer, shaping, demonstrations)
         checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
         begin(trainer, checkpoints, place, say)
         resolved = with_precision(config, learner)
@@ -124,6 +126,7 @@ def assemble(
 def build_trainer(
     config: Config,
     inputs: Inputs,
+    prompts: PromptSource,
     learner: Learner,
     runner: RewardRunner | MixedReward,
     tokenizer: PreTrainedTokenizerBase,
@@ -138,9 +141,10 @@ def build_trainer(
     sampler = build_sampler(config, learner, tokenizer=tokenizer, eos_ids=ends, longest_prompt=longest)
     runner.live["sampler"] = sampler
     plan = build_plan(config)
+    screen = Screen(max_unscorable_rate=config.reward.max_unscorable_rate)
     return Trainer(
         plan=plan,
-        prompts=PromptLoader(inputs.training or everything, seed=config.data.seed, shuffle=config.data.shuffle),
+        prompts=prompts,
         environment=SingleTurn(tokenizer),
         sampler=sampler,
         reward=runner,
@@ -152,8 +156,9 @@ def build_trainer(
         selection=build_selection(config),
         shaping=shaping,
         correction=build_correction(config),
-        screen=Screen(max_unscorable_rate=config.reward.max_unscorable_rate),
         chord=build_chord(config, demonstrations, plan),
+        group_filter=build_filter(config, len(inputs.training), screen),
+        screen=screen,
     )
 
 

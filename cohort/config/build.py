@@ -10,6 +10,7 @@ from typing import Any
 from cohort.config import rules
 from cohort.config.convert import MISSING, convert, show
 from cohort.config.nearest import nearest_keys
+from cohort.config.reuse import DERIVED
 from cohort.config.schema import Config
 from cohort.config.translate import entry, known, translate
 from cohort.config.tree import flatten, hints_of, keys, sections, values
@@ -40,7 +41,7 @@ def build(
     flat = flatten(mapping)
     wanted = frozenset(flat if given is None else given)
     for name, value in flat.items():
-        if name not in keys() and name not in RENAMED and entry(name) is None:
+        if name not in keys() and name not in RENAMED and name not in DERIVED and entry(name) is None:
             raise UserError(unknown(name, value))
     ours, notes = translate(flat, wanted)
     config = _assemble(Config, "", _resolve(ours))

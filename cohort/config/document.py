@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from cohort.config.convert import show
+from cohort.config.reuse import DERIVED
 from cohort.config.schema import Config
 from cohort.config.schema.limits import Range
 from cohort.config.tree import Key, field_docs, keys
@@ -50,6 +51,8 @@ def markdown() -> str:
         )
     )
     blocks.append(_table("Other names", ("key", "is read as"), ((_code(n), _code(r.to)) for n, r in RENAMED.items())))
+    derived = ((_code(n), what) for n, what in DERIVED.items())
+    blocks.append(_table("Words of TRL and ms-swift that need arithmetic", ("key", "what becomes of it"), derived))
     inert = ((_code(n), _safe(i.safe), i.why, i.instead if i.safe is not None else "") for n, i in INERT.items())
     blocks.append(
         _table("verl's keys that do nothing here", ("key", "accepted values", "why", "instead of other values"), inert)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cohort.config import demonstrations, family, shaping
+from cohort.config import demonstrations, family, sample_rules, shaping
 from cohort.config.convert import show
 from cohort.config.critic import check_critic, check_warmup, critic_runs, idle_critic
 from cohort.config.nearest import nearest_words
@@ -35,6 +35,7 @@ def check(config: Config) -> None:
     _reward(config)
     check_reward_model(config)
     _run(config)
+    sample_rules.check(config)
 
 
 def require_data(config: Config) -> None:
@@ -222,6 +223,7 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
     yield from idle_reward_model(config)
     if trainer.save_freq < 1:
         yield "trainer.max_actor_ckpt_to_keep", f"trainer.save_freq={trainer.save_freq} saves none"
+    yield from sample_rules.idle(config)
 
 
 def describe_batch(config: Config) -> list[str]:
@@ -242,6 +244,7 @@ def describe_batch(config: Config) -> list[str]:
         wait = f", alone for {_many(trainer.critic_warmup, 'step')}" if trainer.critic_warmup else ""
         lines.append(f"a critic learns on the same minibatches{wait}")
     lines += demonstrations.describe(config)
+    lines += sample_rules.describe(config)
     rows = None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu
     cap = f" and {_many(rows, 'answer')}" if rows else ""
     lines.append(f"training passes of at most {arr.actor.ppo_max_token_len_per_gpu} tokens{cap} (memory only)")

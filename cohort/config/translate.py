@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from cohort.config.convert import MISSING, show
+from cohort.config.reuse import DERIVED, derive
 from cohort.config.tree import keys
 from cohort.config.verl import ALIASES, INERT, REFUSED, REFUSED_VALUES, RENAMED, Inert, Refused
 from cohort.errors import UserError
@@ -33,7 +34,7 @@ def translate(flat: Mapping[str, Any], given: frozenset[str]) -> tuple[dict[str,
             refuse_value(name, value)
             ours[name] = _spelling(name, value, notes)
     for name, value in flat.items():
-        if name in keys():
+        if name in keys() or name in DERIVED:
             continue
         if renamed := RENAMED.get(name):
             _rename(name, value, renamed.to, renamed.words, given, ours, notes)
@@ -45,6 +46,7 @@ def translate(flat: Mapping[str, Any], given: frozenset[str]) -> tuple[dict[str,
                 if safe is not None and not _among(value, safe):
                     raise UserError(f"{name}={show(value)} is not built: {why}; instead: {instead}")
                 inert.setdefault(why, []).append(f"{name}={show(value)}")
+    notes += derive(flat, ours, given)
     notes += [f"no effect: {', '.join(given)} ({why})" for why, given in inert.items()]
     return ours, notes
 
@@ -60,7 +62,7 @@ def entry(name: str) -> Inert | Refused | None:
 
 def known() -> tuple[str, ...]:
     """Every key that can be named exactly: ours first, then verl's."""
-    return (*keys(), *RENAMED, *(name for name in (*INERT, *REFUSED) if "*" not in name))
+    return (*keys(), *RENAMED, *DERIVED, *(name for name in (*INERT, *REFUSED) if "*" not in name))
 
 
 def refuse_value(name: str, value: Any) -> None:

@@ -90,6 +90,14 @@ RENAMED: Mapping[str, Renamed] = {
     "reward.reward_model.rollout.response_length": Renamed("reward_model.judge.max_tokens"),
     "reward_model.micro_batch_size": Renamed("reward_model.micro_batch_size_per_gpu"),
     "reward_model.num_workers": Renamed("reward.num_workers"),
+    # words of TRL and ms-swift; those that need arithmetic are in reuse.py
+    "num_iterations": Renamed(f"{ARR}.actor.ppo_epochs"),
+    "num_generations": Renamed(f"{ARR}.rollout.n"),
+    "max_completion_length": Renamed("data.max_response_length"),
+    "dynamic_sample": Renamed("algorithm.filter_groups.enable"),
+    "max_resample_times": Renamed("algorithm.filter_groups.max_num_gen_batches"),
+    "overlong_filter": Renamed("algorithm.overlong_filter"),
+    "mask_truncated_completions": Renamed("algorithm.overlong_filter"),
 }
 """Old or other names of our keys. Giving both with different values is an error."""
 
@@ -117,9 +125,6 @@ INERT: Mapping[str, Inert] = {
     # data
     "data.use_shm": Inert(_COPIES),
     "data.cache_dir": Inert(_COPIES),
-    "data.gen_batch_size": Inert(
-        "nothing is filtered, so train_batch_size is what is sampled", OFF, "data.train_batch_size"
-    ),
     "data.tool_config_path": Inert(_TURNS, OFF),
     "data.function_tool_path": Inert(_TURNS, OFF),
     "data.need_tools_kwargs": Inert(_TURNS, OFF),
@@ -142,7 +147,6 @@ INERT: Mapping[str, Inert] = {
     "data.custom_cls.*": Inert(
         "rows come from data.train_files", OFF, "JSONL or Parquet rows, or a list of dicts from Python"
     ),
-    "data.sampler.*": Inert("prompts are drawn in a fixed random order", OFF, "data.shuffle and data.seed"),
     "data.datagen.*": Inert("rows come from data.train_files or data.task", OFF, "data.task"),
     # model
     f"{ARR}.hybrid_engine": Inert("sampling and training share the process", (True,)),
@@ -320,8 +324,7 @@ INERT: Mapping[str, Inert] = {
     # algorithm
     "algorithm.use_pf_ppo": Inert("rollouts are not resampled", OFF),
     "algorithm.pf_ppo.*": Inert("rollouts are not resampled"),
-    "algorithm.filter_groups.*": Inert("groups are not filtered"),
-    "algorithm.filter_groups.enable": Inert("groups are not filtered", OFF, "algorithm.filter_groups.enable=False"),
+    "algorithm.filter_groups.max_inflight_gen_batches": Inert("a batch is judged before the next one is drawn"),
     # reward
     "reward_model.*": Inert(_JUDGE),
     "reward_model.model.input_tokenizer": Inert(
@@ -447,6 +450,12 @@ COHORT_ONLY: tuple[str, ...] = (
     "data.task_kwargs",
     "data.train_size",
     "data.val_size",
+    "data.curriculum.order",
+    "data.curriculum.column",
+    "data.curriculum.steps",
+    "data.curriculum.stages",
+    "data.curriculum.floor",
+    "data.curriculum.discount",
     f"{ARR}.actor.share_prompt",
     f"{ARR}.actor.dtype",
     f"{ARR}.actor.optim.eps",
@@ -456,6 +465,8 @@ COHORT_ONLY: tuple[str, ...] = (
     f"{ARR}.rollout.val_kwargs.also_greedy",
     f"{ARR}.rollout.val_kwargs.stop",
     "critic.optim.eps",
+    "algorithm.filter_groups.on_exhausted",
+    "algorithm.overlong_filter",
     "algorithm.rollout_correction.preset",
     "algorithm.rollout_correction.rollout_rs_inverted",
     "algorithm.rollout_correction.rollout_rs_threshold_lower",

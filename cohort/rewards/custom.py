@@ -74,28 +74,43 @@ def load_custom(
         UserError: no such file, a file that does not run (with the line), or no such function (with those
             there are).
     """
+    source = read_object(path, name, path_key=f"{KEY}.path", name_key=f"{KEY}.name")
+    return RewardFunction(function=source(), name=name, weight=weight, kwargs=dict(reward_kwargs or {}), origin=source)
+
+
+def read_object(path: str | Path, name: str, *, path_key: str, name_key: str) -> FileFunction:
+    """The function or class ``name`` of the file ``path``; calling the result returns it.
+
+    Args:
+        path: a Python file.
+        name: what is wanted of it.
+        path_key: the dotted key that named the file, for messages.
+        name_key: the dotted key that named the object.
+
+    Raises:
+        UserError: no such file, a file that does not run (with the line), or nothing of that name (with what there is).
+    """
     place = Path(os.path.abspath(os.path.expanduser(path)))
     if not place.is_file():
-        raise UserError(f"{KEY}.path={path}: no such file")
+        raise UserError(f"{path_key}={path}: no such file")
     try:
         source = FileFunction(str(place), name, place.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise UserError(f"{KEY}.path={path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+        raise UserError(f"{path_key}={path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
     try:
         found = vars(source.module())
     except SyntaxError as error:
         line = (error.text or "").strip()
-        raise UserError(f"{KEY}.path={path} line {error.lineno}: {error.msg}: {line}") from error
+        raise UserError(f"{path_key}={path} line {error.lineno}: {error.msg}: {line}") from error
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
         at = f" line {lines[-1]}" if lines else ""
-        raise UserError(f"{KEY}.path={path}{at}: {type(error).__name__}: {error}") from error
+        raise UserError(f"{path_key}={path}{at}: {type(error).__name__}: {error}") from error
     if not callable(found.get(name)):
         module_name = source.module().__name__
         own = [n for n, v in found.items() if callable(v) and not n.startswith("_") and v.__module__ == module_name]
         near = difflib.get_close_matches(name, own, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"{KEY}.name={name}: {path} has no such function; it has: {', '.join(own) or 'none'}{hint}")
-    return RewardFunction(
-        function=found[name], name=name, weight=weight, kwargs=dict(reward_kwargs or {}), origin=source
-    )
+        kind = "class" if name_key.endswith("class_name") else "function"
+        raise UserError(f"{name_key}={name}: {path} has no such {kind}; it has: {', '.join(own) or 'none'}{hint}")
+    return source

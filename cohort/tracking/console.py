@@ -53,6 +53,7 @@ CAUSES = {
     "training/groups_all_wrong": "all wrong",
     "training/groups_all_truncated": "all cut off",
     "training/groups_all_unscorable": "unscorable",
+    "training/groups_all_equal": "all equal",
 }
 
 

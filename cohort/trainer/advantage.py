@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cohort.algorithms.registry import Advantages
-from cohort.errors import UserError
+from cohort.data.columns import column
 from cohort.metrics import Metrics, Sum
 from cohort.trainer.evidence import OLD_STATISTICS, Evidence, baseline_scores, reward_parts
 from cohort.types import Batch, Group
@@ -64,13 +64,8 @@ class Advantage:
         numbers: dict[str, int] = {}
         out = []
         for group in groups:
-            if self.group_by not in group.prompt.columns:
-                known = ", ".join(sorted(group.prompt.columns)) or "none"
-                raise UserError(
-                    f"algorithm.group_by={self.group_by}: data row {group.prompt.row} has no such column; "
-                    f"it has: {known}"
-                )
-            number = numbers.setdefault(repr(group.prompt.columns[self.group_by]), len(numbers))
+            value = column(group.prompt, self.group_by, key="algorithm.group_by")
+            number = numbers.setdefault(repr(value), len(numbers))
             out += [number] * len(group.rollouts)
         return torch.tensor(out)
 

@@ -5,6 +5,7 @@
         state.pt       parameters, optimiser, schedule: what an exact resume needs
         critic/        hf/ and state.pt of the critic, where there is one
         trainer.json   step, data position, KL coefficient
+        prompts.json   what the order of prompts follows, where it follows anything but seed and position
 
 Draws and data order are functions of the seed and the step, so there is no random state to save.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 import torch
 
 from cohort.errors import UserError
+from cohort.protocols import ObservingSource
 from cohort.trainer.trainer import Trainer
 
 STEP = re.compile(r"step_(\d+)")
@@ -54,6 +56,8 @@ class Checkpoints:
             "kl_coef": trainer.kl_reward.coef if trainer.kl_reward else None,
         }
         (partial / "trainer.json").write_text(json.dumps(facts, indent=1))
+        if isinstance(trainer.prompts, ObservingSource) and (seen := trainer.prompts.state()):
+            (partial / "prompts.json").write_text(json.dumps(seen))
         shutil.rmtree(target, ignore_errors=True)
         os.replace(partial, target)
         self._prune()
@@ -82,6 +86,8 @@ class Checkpoints:
         trainer.position = facts["position"]
         if trainer.kl_reward:
             trainer.kl_reward.coef = facts["kl_coef"]
+        if isinstance(trainer.prompts, ObservingSource) and (folder / "prompts.json").is_file():
+            trainer.prompts.load_state(json.loads((folder / "prompts.json").read_text()))
         trainer.publish()
 
     def latest(self) -> Path | None:

@@ -19,12 +19,14 @@ class Gathered:
         collected: every group that was sampled.
         drawn: prompts that were taken from the data.
         metrics: what to log about the choice.
+        warnings: what a person should know about it.
     """
 
     groups: Sequence[Group]
     collected: Sequence[Group]
     drawn: int
     metrics: Metrics = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
 
 Draw = Callable[[int], list[Group]]
@@ -35,5 +37,9 @@ class Filter(Protocol):
     """Chooses which groups train, and draws more in place of the others."""
 
     def __call__(self, draw: Draw, wanted: int, step: int) -> Gathered:
-        """``wanted`` groups that train."""
+        """``wanted`` groups that train, in the order of their prompts.
+
+        Raises:
+            UserError: where there are not enough of them.
+        """
         ...

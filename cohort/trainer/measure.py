@@ -16,6 +16,7 @@ from cohort.algorithms.mismatch import mismatch
 from cohort.metrics import Last, Max, Mean, Metrics, Sum, merge, summary
 from cohort.protocols import StepRecord
 from cohort.trainer.screen import trains
+from cohort.trainer.verdict import Verdict, judge
 from cohort.types import Author, FinishReason, Group, Rollout
 
 
@@ -94,24 +95,12 @@ def _lengths(rollouts: Sequence[Rollout]) -> Metrics:
 
 def _groups(groups: Sequence[Group]) -> Metrics:
     """How many groups carry a signal, and why the others do not."""
-    metrics: Metrics = {"training/groups": Sum(len(groups)), "training/groups_with_signal": Sum(0)}
-    for name in ("right", "wrong", "truncated", "unscorable"):
-        metrics[f"training/groups_all_{name}"] = Sum(0)
+    metrics: Metrics = {"training/groups": Sum(len(groups))}
+    for verdict in Verdict:
+        metrics[f"training/groups_{verdict}"] = Sum(0)
     for group in groups:
-        merge(metrics, {group_verdict(group): Sum(1)})
+        merge(metrics, {f"training/groups_{judge(group)}": Sum(1)})
     return metrics
-
-
-def group_verdict(group: Group) -> str:
-    """The metric that a group counts towards: differing scores are a signal, equal ones have a cause."""
-    values = [r.score.value for r in group.rollouts if r.score and r.score.value is not None]
-    if not values:
-        return "training/groups_all_unscorable"
-    if max(values) > min(values):
-        return "training/groups_with_signal"
-    if all(r.finish_reason is FinishReason.LENGTH for r in group.rollouts):
-        return "training/groups_all_truncated"
-    return "training/groups_all_right" if values[0] > 0 else "training/groups_all_wrong"
 
 
 def _rewards(rollouts: Sequence[Rollout]) -> Metrics:

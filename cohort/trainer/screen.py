@@ -26,12 +26,24 @@ class Screen:
         Raises:
             UserError: if more than the allowed share is unscorable, or no rollout at all can train.
         """
-        check_unscorable([r.score for group in groups for r in group.rollouts], self.max_unscorable_rate)
-        kept = [replace(g, rollouts=tuple(r for r in g.rollouts if trains(r))) for g in groups]
-        left = [group for group in kept if group.rollouts and comparable(group)]
+        self.check(groups)
+        left = [group for group in map(trainable, groups) if group.rollouts and comparable(group)]
         if not left:
             raise UserError("no answer of this step has both a score and a token: nothing can be trained on")
         return left
+
+    def check(self, groups: Sequence[Group]) -> None:
+        """Ends a run whose reward fails too often.
+
+        Raises:
+            UserError: if more than the allowed share is unscorable.
+        """
+        check_unscorable([r.score for group in groups for r in group.rollouts], self.max_unscorable_rate)
+
+
+def trainable(group: Group) -> Group:
+    """The group without the rollouts that cannot train."""
+    return replace(group, rollouts=tuple(rollout for rollout in group.rollouts if trains(rollout)))
 
 
 def comparable(group: Group) -> bool:

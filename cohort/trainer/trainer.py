@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from cohort.algorithms.shaping import place
-from cohort.metrics import Last, Metrics, merge
+from cohort.metrics import Last, Metrics, Sum, merge
 from cohort.models.scoring import Collector
 from cohort.protocols import (
     Critic,
     Environment,
+    ObservingSource,
     Policy,
     PromptSource,
     Reference,
@@ -130,8 +131,10 @@ class Trainer:
             with clock("update_weights"):
                 self.publish()
         self.position += gathered.drawn
+        if isinstance(self.prompts, ObservingSource):
+            self.prompts.observe(gathered.collected, self.position)
         merge(record.metrics, gathered.metrics)
-        record = replace(record, collected=gathered.collected)
+        record = replace(record, collected=gathered.collected, warnings=[*gathered.warnings, *record.warnings])
         return measure(record, clock, epoch=self.position / len(self.prompts))
 
     def gather(self) -> Gathered:
@@ -200,6 +203,8 @@ class Trainer:
         metrics: Metrics = {}
         warnings: list[str] = []
         evidence = self.examine(self.screen(groups), clock)
+        if self.plan.overlong_filter:
+            metrics["training/filtered_rollouts"] = Sum(float(evidence.batch.truncated.sum()))
         with clock("adv"):
             if self.correction:
                 evidence, seen = self.correction(evidence)

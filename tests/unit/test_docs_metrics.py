@@ -12,6 +12,7 @@ from cohort.rewards.mixed import MixedReward
 from cohort.rewards.model import ClassifierReward
 from cohort.rewards.runner import RewardRunner
 from cohort.trainer.checkpoint import Checkpoints
+from cohort.trainer.dynamic import DynamicSampling
 from cohort.trainer.kl import KLController
 from cohort.trainer.loop import Schedule, fit
 from cohort.trainer.validator import Validator
@@ -54,10 +55,20 @@ def graded(rollout: Rollout) -> Score:
     return Score(value=even, parts={"acc": even, "brief": 1.0, "pred": str(even)})
 
 
-def logged(tmp_path, *, n: int, entropy_coeff: float = 0.0, of_parts=None, grader=None, **options) -> set[str]:
+def logged(
+    tmp_path,
+    *,
+    n: int,
+    entropy_coeff: float = 0.0,
+    overlong_filter: bool = False,
+    of_parts=None,
+    grader=None,
+    **options,
+) -> set[str]:
     parts = build_parts(**(of_parts or {}))
     parts.actor.objective = replace(parts.actor.objective, entropy_coeff=entropy_coeff)
     trainer = build_trainer(parts, reward=graded, tokens=6, **options)
+    trainer.plan = replace(trainer.plan, overlong_filter=overlong_filter)
     if grader:
         trainer.reward = MixedReward(grader, functions=RewardRunner([lambda ids: len(ids)], num_workers=0, say=str))
     prompts = [replace(p, data_source="made/up") for p in trainer.prompts.batch(0, 2)]
@@ -71,8 +82,7 @@ def logged(tmp_path, *, n: int, entropy_coeff: float = 0.0, of_parts=None, grade
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory) -> set[str]:
-    """What four tiny runs log: one update, several with every term in the loss, a KL in the reward, a critic."""
-    """What tiny runs log: one update, several with every term in the loss, a KL in the reward, models that grade."""
+    """What tiny runs log, each with another part of the step switched on."""
     folder = tmp_path_factory.mktemp("metrics")
     classifier = ClassifierReward(Classifier(tiny_classifier()), byte_tokenizer())
     everything = {"reference": True, "kl_coef": 0.01}
@@ -84,6 +94,7 @@ def names(tmp_path_factory) -> set[str]:
         | logged(folder, n=2, chord=chord(phi=True))
         | logged(folder, n=2, kl_reward=KLController(coef=0.1, kind="kl"), of_parts={"reference": True})
         | logged(folder, n=1, of_parts={"critic": True})
+        | logged(folder, n=4, overlong_filter=True, group_filter=DynamicSampling(prompts=6))
     )
 
 
@@ -101,7 +112,8 @@ def test_no_entry_stands_twice():
 
 
 def test_metrics_named_on_other_pages_have_an_entry():
-    prefix = r"`((?:actor|critic|training|rollout_corr|response_length|perf|timing_s|val-core|val-aux)/[^`\s]+)`"
+    sections = "actor|critic|training|dynamic_sampling|rollout_corr|response_length|perf|timing_s|val-core|val-aux"
+    prefix = rf"`((?:{sections})/[^`\s]+)`"
     patterns = [pattern(entry) for entry in ENTRIES]
     for page in (ROOT / "docs").glob("*.md"):
         for name in re.findall(prefix, page.read_text(encoding="utf-8")):

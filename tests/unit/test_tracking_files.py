@@ -200,6 +200,7 @@ def recompute(samples: list[Sample]) -> dict[str, float]:
         "training/groups_with_signal": sum(len(v) > 1 for v in flat),
         "training/groups_all_unscorable": sum(not v for v in flat),
         "training/groups_all_truncated": sum(len(v) == 1 and c for v, c in zip(flat, cut, strict=True)),
+        "training/groups_all_equal": 0,
         "training/groups_all_right": sum(len(v) == 1 and not c and max(v) > 0 for v, c in zip(flat, cut, strict=True)),
         "training/groups_all_wrong": sum(len(v) == 1 and not c and max(v) <= 0 for v, c in zip(flat, cut, strict=True)),
     }

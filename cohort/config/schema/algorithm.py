@@ -10,6 +10,7 @@ from cohort.config.schema.actor import KLKind
 from cohort.config.schema.correction import RolloutCorrection
 from cohort.config.schema.demonstrations import Chord
 from cohort.config.schema.limits import NonNegative, Positive, Share
+from cohort.config.schema.samples import FilterGroups
 from cohort.config.schema.shaping import RefRewardBlend, ReprAlign
 
 
@@ -40,8 +41,6 @@ class Algorithm:
     policy_loss.loss_mode."""
     adv_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Further arguments of the estimator, ours or yours; one registered verl's way finds them in its config."""
-    group_by: str | None = None
-    """Data column whose value decides which answers are compared (difficulty, ...); null: those to one prompt."""
     norm_adv_by_std_in_grpo: bool = True
     """Divide by the group's standard deviation (grpo, grpo_passk); false is Dr. GRPO (arXiv 2503.20783)."""
     adv_scale: Literal["group", "batch", "none"] | None = None
@@ -61,6 +60,12 @@ class Algorithm:
     """Estimator of that KL."""
     kl_ctrl: KLControl = field(default_factory=KLControl)
     """Coefficient of that KL."""
+    filter_groups: FilterGroups = field(default_factory=FilterGroups)
+    """Dynamic sampling."""
+    overlong_filter: bool = False
+    """Answers that the token limit cuts do not train; they stay in their group's statistics."""
+    group_by: str | None = None
+    """Compare all answers of a step whose prompts agree in this data column; null compares those to one prompt."""
     rollout_correction: RolloutCorrection = field(default_factory=RolloutCorrection)
     """What to do where the sampler's log-probs are not the trainer's."""
     ref_reward_blend: RefRewardBlend = field(default_factory=RefRewardBlend)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cohort.config.schema.limits import Cap, Count, Seed, same_as
+from cohort.config.schema.samples import Curriculum, PromptOrder
 
 TASKS = ("arithmetic", "gsm8k")
 """Built-in tasks; ``reasoning-gym/NAME`` adds those of the reasoning-gym package."""
@@ -40,12 +41,18 @@ class Data:
     """Most tokens that the model may write per answer."""
     train_batch_size: Count = 1024
     """Prompts per training step."""
+    gen_batch_size: Count | None = None
+    """Prompts per batch of algorithm.filter_groups; null draws as many as are likely to be missing."""
     val_batch_size: Count | None = None
     """Prompts that validation samples together; null takes all of them at once. Memory only."""
     shuffle: bool = True
     """Draw prompts in a new random order each epoch; the order is a function of seed and step alone."""
     seed: Seed = same_as("trainer.seed", 1)
     """Names the order of prompts and the pick of data.train_max_samples."""
+    sampler: PromptOrder = field(default_factory=PromptOrder)
+    """An order of prompts of your own."""
+    curriculum: Curriculum = field(default_factory=Curriculum)
+    """An order of prompts that follows their difficulty."""
     filter_overlong_prompts: bool = False
     """Leave out rows whose prompt is longer than data.max_prompt_length, and print how many."""
     truncation: Literal["error", "left", "right", "middle"] = "error"
