@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from cohort.algorithms.registry import ADVANTAGES
+from cohort.config.critic import critic_runs
 from cohort.config.schema import Config
 from cohort.config.schema.actor import Optim
 from cohort.models.build import add_lora
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def needs_critic(config: Config) -> bool:
     """Whether the advantage reads values."""
-    return "values" in ADVANTAGES[config.algorithm.adv_estimator].needs
+    return critic_runs(config)
 
 
 def build_critic(

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.algorithms.correction import Bypass
+from cohort.algorithms.gradient_loss import reinforce
+from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES, TokenLoss
 from cohort.algorithms.schedules import chord_mu
+from cohort.algorithms.token_choice import top_entropy_mask
 from cohort.assemble.critic import build_critic, optim_settings
+from cohort.assemble.options import advantage_options, judged_advantage, judged_loss, loss_options
+from cohort.assemble.plugins import load_plugin
+from cohort.assemble.verl import bind_verl_advantage, bind_verl_loss, own_estimator, own_policy_loss
 from cohort.config.schema import Config
+from cohort.config.shaping import correction_of
 from cohort.data.demonstrations import DemonstrationLoader
 from cohort.models.build import add_lora, load_model
 from cohort.models.layout import Layout
@@ -26,6 +33,7 @@ from cohort.protocols import Critic, Policy, Reduce, Reference
 from cohort.trainer.advantage import Advantage
 from cohort.trainer.chord import Chord
 from cohort.trainer.kl import KLController
+from cohort.trainer.selection import Selection
 from cohort.trainer.trainer import Plan
 
 if TYPE_CHECKING:
@@ -73,6 +81,8 @@ def build_learner(
     reduce: Reduce | None = None,
 ) -> Learner:
     """Actor, reference and critic on ``device``; also what each replica of a larger run builds for itself."""
+    for path in config.algorithm.plugins:  # in a replica they have not run yet
+        load_plugin(path, path)
     rollout, lora_rank = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.lora_rank
     model = load(config, model_path, device)
     parameters = model.num_parameters()
@@ -160,18 +170,47 @@ def build_layout(config: Config) -> Layout:
 def build_objective(config: Config) -> Objective:
     """The loss, with its options bound to the paper's names."""
     actor = config.actor_rollout_ref.actor
-    entry = POLICY_LOSSES[actor.policy_loss.loss_mode]
-    options = {"clip_low": actor.clip_ratio_low, "clip_high": actor.clip_ratio_high, "dual_clip": actor.clip_ratio_c}
-    return Objective(
-        policy_loss=partial(entry.function, **options),
-        aggregation=actor.loss_agg_mode,
+    objective = partial(
+        Objective,
         entropy_coeff=actor.entropy_coeff,
         kl_coef=actor.kl_loss_coef if actor.use_kl_loss else 0.0,
         kl_kind=actor.kl_loss_type,
         horizon=actor.loss_scale_factor,
-        needs=entry.needs,
+    )
+    mode = actor.policy_loss.loss_mode
+    if function := own_policy_loss(mode):
+        return objective(policy_loss=bind_verl_loss(config, function), aggregation=actor.loss_agg_mode or "token-mean")
+    entry = POLICY_LOSSES[mode]
+    policy_loss = partial(judged_loss(mode, entry.function), **loss_options(actor, entry.function))
+    return objective(
+        policy_loss=bypassing(config, policy_loss),
+        aggregation=actor.loss_agg_mode or entry.aggregation,
+        needs=(*entry.needs, "selected") if entry.select else entry.needs,
         row_weights=entry.row_weights,
     )
+
+
+def bypassing(config: Config, policy_loss: Callable[..., TokenLoss]) -> Callable[..., TokenLoss]:
+    """The loss, with the correction inside it where the sampler's log-probs stand in for the old ones."""
+    correction = correction_of(config)
+    if not correction.bypass:
+        return policy_loss
+    return Bypass(policy_loss=reinforce if correction.loss == "reinforce" else policy_loss, correction=correction)
+
+
+def build_selection(config: Config) -> Selection | None:
+    """The choices over whole minibatches, where loss or config have any."""
+    actor = config.actor_rollout_ref.actor
+    mode = actor.policy_loss.loss_mode
+    entry = None if own_policy_loss(mode) else POLICY_LOSSES[mode]
+    select = entry.select if entry else None
+    if select is not None and entry is not None:
+        select = partial(select, **loss_options(actor, entry.function))
+    share = actor.top_entropy_quantile
+    token_mask = partial(top_entropy_mask, quantile=share) if share < 1 else None
+    if select is None and token_mask is None:
+        return None
+    return Selection(select=select, token_mask=token_mask, seed=config.trainer.seed)
 
 
 def train_budget(config: Config) -> Budget:
@@ -190,15 +229,16 @@ def log_prob_budget(section) -> Budget:
 def build_advantage(config: Config) -> Advantage:
     """The advantage estimator, with its options bound."""
     algorithm = config.algorithm
-    options: dict[str, object] = {"scale": "group" if algorithm.norm_adv_by_std_in_grpo else "none"}
-    if algorithm.adv_estimator == "gae":
-        options = {"gamma": algorithm.gamma, "lam": algorithm.lam}
-    entry = ADVANTAGES[algorithm.adv_estimator]
+    name = algorithm.adv_estimator
+    if function := own_estimator(name):
+        return bind_verl_advantage(config, function)
+    entry = ADVANTAGES[name]
     return Advantage(
-        function=partial(entry.function, **options),
+        function=partial(judged_advantage(name, entry.function), **advantage_options(algorithm, entry.function)),
         reads=entry.needs,
-        group_baseline=entry.group_baseline,
+        parts=algorithm.gdpo_reward_keys,
         group_by=algorithm.group_by,
+        group_baseline=entry.group_baseline,
     )
 
 

@@ -10,7 +10,15 @@ import torch
 
 from cohort.assemble.cluster import build_replicas
 from cohort.assemble.inputs import Inputs, Row, Say, build_demonstrations, build_inputs, build_reward, model_path
-from cohort.assemble.learner import Learner, build_advantage, build_chord, build_kl_reward, build_learner
+from cohort.assemble.learner import (
+    Learner,
+    build_advantage,
+    build_chord,
+    build_kl_reward,
+    build_learner,
+    build_selection,
+)
+from cohort.assemble.plugins import settle
 from cohort.assemble.run import Run
 from cohort.assemble.samplers import build_sampler
 from cohort.assemble.samples import build_filter, build_prompt_loader
@@ -76,6 +84,7 @@ def assemble(
         keep_freed_memory()
     console = build_console(config)
     say: Say = console.note if console else _silent
+    config = settle(config, say)
     path = model_path(config, console.busy if console else _silent)
     tokenizer = build_tokenizer(config, path)
     inputs = build_inputs(config, tokenizer, rows=rows, val_rows=val_rows, say=say)
@@ -144,6 +153,7 @@ def build_trainer(
         critic=learner.critic,
         advantage=build_advantage(config),
         kl_reward=build_kl_reward(config),
+        selection=build_selection(config),
         shaping=shaping,
         correction=build_correction(config),
         chord=build_chord(config, demonstrations, plan),

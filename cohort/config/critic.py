@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cohort.config.convert import show
+from cohort.config.family import ESTIMATORS
 from cohort.config.schema import Config
 from cohort.config.tree import keys
 from cohort.errors import UserError
@@ -14,12 +15,11 @@ ACTOR = "actor_rollout_ref.actor"
 READ_VALUES = ("gae",)
 """Advantage estimators that need a critic."""
 
-DISCOUNT = ("gae", "reinforce_plus_plus")
-"""Advantage estimators that read algorithm.gamma."""
-
 
 def critic_runs(config: Config) -> bool:
-    """Whether there is a value model."""
+    """Whether there is a value model; for an estimator of a plug-in ``critic.enable`` says it."""
+    if config.algorithm.adv_estimator not in ESTIMATORS:
+        return bool(config.critic.enable)
     return config.algorithm.adv_estimator in READ_VALUES
 
 
@@ -69,10 +69,7 @@ def check_warmup(section: str, warmup: int, steps: int | None) -> None:
 def idle_critic(config: Config) -> Iterator[tuple[str, str]]:
     """Keys of the critic and of its advantage that do nothing, each with the reason."""
     estimator = f"algorithm.adv_estimator={config.algorithm.adv_estimator}"
-    if config.algorithm.adv_estimator not in DISCOUNT:
-        yield "algorithm.gamma", f"{estimator} discounts nothing"
     if not critic_runs(config):
-        yield "algorithm.lam", f"{estimator} has no critic"
         yield "trainer.critic_warmup", f"{estimator} has no critic"
         yield from ((key, f"{estimator} has no critic") for key in _keys() if key != "critic.enable")
         return

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cohort.config import demonstrations, sample_rules, shaping
+from cohort.config import demonstrations, family, sample_rules, shaping
 from cohort.config.convert import show
 from cohort.config.critic import check_critic, check_warmup, critic_runs, idle_critic
 from cohort.config.nearest import nearest_words
@@ -25,6 +25,7 @@ def check(config: Config) -> None:
         UserError: naming the keys, their values and what would be legal.
     """
     _batch(config)
+    family.check(config)
     _sampling(config)
     _kl(config)
     shaping.check(config)
@@ -86,12 +87,6 @@ def _batch(config: Config) -> None:
         raise UserError(
             f"{ACTOR}.ppo_mini_batch_size={actor.ppo_mini_batch_size}: a step has only data.train_batch_size="
             f"{data.train_batch_size} prompts; make it {data.train_batch_size} or less"
-        )
-    alone = config.actor_rollout_ref.rollout.n == 1 and config.algorithm.group_by is None
-    if alone and not config.trainer.val_only and not critic_runs(config):
-        raise UserError(
-            f"{ROLLOUT}.n=1: {config.algorithm.adv_estimator} compares the answers to one prompt, and one answer "
-            f"teaches nothing; set {ROLLOUT}.n to 2 or more (8 is usual)"
         )
 
 
@@ -183,8 +178,9 @@ def _run(config: Config) -> None:
 
 def idle(config: Config, given: frozenset[str]) -> list[str]:
     """One line for each key that was given and does nothing beside the others, and remarks on legal choices."""
-    found = (*_idle(config), *shaping.idle(config), *idle_critic(config), *demonstrations.idle(config))
-    return [*(f"no effect: {key} ({why})" for key, why in found if key in given), *shaping.remarks(config)]
+    idles = (_idle, family.idle, shaping.idle, idle_critic, demonstrations.idle)
+    lines = [f"no effect: {key} ({why})" for part in idles for key, why in part(config) if key in given]
+    return [*lines, *family.remarks(config), *shaping.remarks(config)]
 
 
 def _idle(config: Config) -> Iterator[tuple[str, str]]:
@@ -210,8 +206,8 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
             yield key, "log_prob_use_dynamic_bsz=True cuts by tokens alone"
     if not actor.shuffle:
         yield f"{ACTOR}.data_loader_seed", f"{ACTOR}.shuffle=False"
-    if actor.loss_agg_mode != "seq-mean-token-sum-norm":
-        yield f"{ACTOR}.loss_scale_factor", f"loss_agg_mode={actor.loss_agg_mode}"
+    if (mode := family.aggregation_of(config)) not in ("seq-mean-token-sum-norm", None):
+        yield f"{ACTOR}.loss_scale_factor", f"loss_agg_mode={mode}"
     if optim.lr_scheduler_type == "constant":
         yield from ((f"{ACTOR}.optim.{key}", "lr_scheduler_type=constant") for key in ("min_lr_ratio", "num_cycles"))
     if optim.lr_warmup_steps >= 0:

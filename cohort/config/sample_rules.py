@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cohort.config.convert import show
+from cohort.config.family import ESTIMATORS
 from cohort.config.schema import Config
 from cohort.errors import UserError
 
 N = "actor_rollout_ref.rollout.n"
-UNGROUPED = ("gae", "reinforce_plus_plus", "remax")
+UNGROUPED = tuple(name for name, entry in ESTIMATORS.items() if not entry.group_baseline)
 """Estimators that compare an answer with something else than its group."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from cohort.config.convert import MISSING, show
 from cohort.config.reuse import DERIVED, derive
 from cohort.config.tree import keys
-from cohort.config.verl import INERT, REFUSED, REFUSED_VALUES, RENAMED, Inert, Refused
+from cohort.config.verl import ALIASES, INERT, REFUSED, REFUSED_VALUES, RENAMED, Inert, Refused
 from cohort.errors import UserError
 
 
@@ -32,7 +32,7 @@ def translate(flat: Mapping[str, Any], given: frozenset[str]) -> tuple[dict[str,
     for name, value in flat.items():
         if name in keys():
             refuse_value(name, value)
-            ours[name] = value
+            ours[name] = _spelling(name, value, notes)
     for name, value in flat.items():
         if name in keys() or name in DERIVED:
             continue
@@ -70,6 +70,14 @@ def refuse_value(name: str, value: Any) -> None:
     for item in value if isinstance(value, list | tuple) else [value]:
         if isinstance(item, str) and (refused := REFUSED_VALUES.get(name, {}).get(item)):
             raise UserError(f"{name}={show(item)} is refused: {refused.why}; instead: {refused.instead}")
+
+
+def _spelling(name: str, value: Any, notes: list[str]) -> Any:
+    """The value as we write it."""
+    word = ALIASES.get(name, {}).get(value) if isinstance(value, str) else None
+    if word is not None:
+        notes.append(f"renamed: {name}={value} is read as {word}")
+    return value if word is None else word
 
 
 def _rename(

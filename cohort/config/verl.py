@@ -110,7 +110,6 @@ _CRITIC_TEXT = "the critic reads the actor's token ids"
 _JUDGE = "the reward model runs in this process, on the device of the run"
 _DISTILL = "on-policy distillation is not built"
 _TURNS = "answers have one turn so far"
-_FAMILY = "only the loss that it belongs to reads it, and policy_loss.loss_mode is vanilla"
 _STORE = "there is no transfer queue; rollouts stay in the process"
 _PROFILE = "profilers attach from outside, for example py-spy"
 _COPIES = "rows are read once, at the start"
@@ -195,13 +194,8 @@ INERT: Mapping[str, Inert] = {
     f"{ARR}.actor.optim.override_optimizer_config.*": Inert(
         "nothing is overridden", (), f"{ARR}.actor.optim.eps, betas or weight_decay"
     ),
-    f"{ARR}.actor.tau_*": Inert(_FAMILY),
-    f"{ARR}.actor.policy_loss.clip_cov_*": Inert(_FAMILY),
-    f"{ARR}.actor.policy_loss.kl_cov_ratio": Inert(_FAMILY),
-    f"{ARR}.actor.policy_loss.ppo_kl_coef": Inert(_FAMILY),
-    f"{ARR}.actor.policy_loss.dro_beta": Inert(_FAMILY),
     f"{ARR}.actor.freeze_vision_tower": Inert(_IMAGES),
-    f"{ARR}.actor.calculate_sum_pi_squared": Inert("no estimator here needs it", OFF),
+    f"{ARR}.actor.calculate_sum_pi_squared": Inert("it is computed where the estimator reads it"),
     f"{ARR}.actor.use_torch_compile": Inert(_KERNEL),
     f"{ARR}.actor.use_fused_kernels": Inert(_KERNEL),
     f"{ARR}.actor.entropy_from_logits_*": Inert(_KERNEL),
@@ -331,7 +325,6 @@ INERT: Mapping[str, Inert] = {
     "algorithm.use_pf_ppo": Inert("rollouts are not resampled", OFF),
     "algorithm.pf_ppo.*": Inert("rollouts are not resampled"),
     "algorithm.filter_groups.max_inflight_gen_batches": Inert("a batch is judged before the next one is drawn"),
-    "algorithm.gdpo_*": Inert("rewards are summed, not normalised one by one", OFF, "weights in reward.functions"),
     # reward
     "reward_model.*": Inert(_JUDGE),
     "reward_model.model.input_tokenizer": Inert(
@@ -421,37 +414,18 @@ REFUSED: Mapping[str, Refused] = {
 }
 """Keys that would change what is trained, each with the reason and what works instead."""
 
-_LATER = "comes with the rest of the algorithm family"
 _GRPO = "algorithm.adv_estimator=grpo"
-_VANILLA = f"{ARR}.actor.policy_loss.loss_mode=vanilla"
 _NATIVE = f"{ARR}.rollout.name=native (or hf)"
 _JSONL = "trainer.logger=[console,jsonl,tensorboard]"
 
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    "algorithm.adv_estimator": {"grpo_vectorized": "grpo", "rloo_vectorized": "rloo"},
+}
+"""Values of our own keys that verl spells in two ways."""
+
 REFUSED_VALUES: Mapping[str, Mapping[object, Refused]] = {
-    "algorithm.adv_estimator": {
-        **{
-            name: Refused(_LATER, _GRPO)
-            for name in (
-                *(
-                    "grpo_passk",
-                    "gdpo",
-                    "rloo",
-                    "rloo_vectorized",
-                    "reinforce_plus_plus",
-                    "reinforce_plus_plus_baseline",
-                ),
-                *("remax", "opo", "gpg", "optimal_token_baseline", "tir_optimal_token_baseline"),
-            )
-        },
-        "grpo_vectorized": Refused("it is grpo written another way", _GRPO),
-        "dr_grpo": Refused("it is grpo without the deviation", "algorithm.norm_adv_by_std_in_grpo=False"),
-    },
     f"{ARR}.actor.policy_loss.loss_mode": {
-        name: Refused(_LATER, _VANILLA)
-        for name in (
-            *("gspo", "gpg", "clip_cov", "kl_cov", "geo_mean", "cispo", "sapo", "dppo_tv", "dppo_kl", "dro"),
-            "bypass_mode",
-        )
+        "bypass_mode": Refused("it is no loss", "algorithm.rollout_correction.bypass_mode=True beside any loss")
     },
     f"{ARR}.rollout.name": {
         name: Refused("this engine runs in a process of its own, which comes later", _NATIVE)
@@ -484,6 +458,9 @@ COHORT_ONLY: tuple[str, ...] = (
     "data.curriculum.discount",
     f"{ARR}.actor.share_prompt",
     f"{ARR}.actor.dtype",
+    f"{ARR}.actor.top_entropy_quantile",
+    f"{ARR}.actor.policy_loss.kwargs",
+    f"{ARR}.actor.policy_loss.delta",
     f"{ARR}.actor.optim.eps",
     f"{ARR}.rollout.min_p",
     f"{ARR}.rollout.stop",
@@ -491,6 +468,11 @@ COHORT_ONLY: tuple[str, ...] = (
     f"{ARR}.rollout.val_kwargs.also_greedy",
     f"{ARR}.rollout.val_kwargs.stop",
     "critic.optim.eps",
+    "algorithm.plugins",
+    "algorithm.adv_kwargs",
+    "algorithm.adv_scale",
+    "algorithm.gdpo_reward_keys",
+    "algorithm.gdpo_reward_weights",
     "algorithm.filter_groups.on_exhausted",
     "algorithm.overlong_filter",
     "algorithm.group_by",
@@ -574,6 +556,7 @@ DEVIATIONS: Mapping[str, tuple[str, str]] = {
     f"{ARR}.model.use_remove_padding": ("False", "packed rows are faster and no number changes"),
     f"{ARR}.actor.clip_ratio_low": ("0.2", "follows clip_ratio; in verl setting clip_ratio alone changes nothing"),
     f"{ARR}.actor.clip_ratio_high": ("0.2", "follows clip_ratio; in verl setting clip_ratio alone changes nothing"),
+    f"{ARR}.actor.loss_agg_mode": ("token-mean", "null takes that of the loss's paper: token-mean for vanilla"),
     "critic.model.path": ("~/models/deepseek-llm-7b-chat", "follows the actor's model"),
     "critic.model.trust_remote_code": ("False", "follows the actor's model"),
     "critic.model.use_remove_padding": ("False", "packed rows are faster and no number changes"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,32 @@ from cohort.types import Experience
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScalarLoss:
+    """A policy loss of somebody who averages by himself, as in verl.
+
+    Attributes:
+        function: ``fn(log_probs, old_log_probs, advantages, mask, counts=, weights=) -> (loss, numbers to log)``;
+            ``counts`` are those of the whole minibatch, ``weights`` (b, T) or None.
+        whole: parts of a minibatch would not add up to its loss, so it must come in one piece.
+    """
+
+    function: Callable[..., tuple[Tensor, Mapping[str, float]]]
+    whole: bool = False
+
+    def __call__(
+        self, log_probs: Tensor, old_log_probs: Tensor, experience: Experience, counts: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of these rows, and what it logs, summed over tokens."""
+        mask = experience.mask
+        if not mask.any():  # a mean of nothing would be NaN
+            return log_probs.sum() * 0, {}
+        loss, seen = self.function(
+            log_probs, old_log_probs, experience.advantages, mask, counts=counts, weights=experience.weights
+        )
+        return loss, {name: mask.sum() * value for name, value in seen.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Objective:
     """loss = agg(policy loss) - entropy_coeff agg(H) + kl_coef agg(KL).
 
@@ -25,7 +51,8 @@ class Objective:
     Shao et al. 2024 (2402.03300), equation 3, for the KL term in the loss.
 
     Attributes:
-        policy_loss: ``fn(log_probs, old_log_probs, advantages, mask, **needs) -> TokenLoss``, options bound.
+        policy_loss: ``fn(log_probs, old_log_probs, advantages, mask, **needs) -> TokenLoss``, options bound; or a
+            ``ScalarLoss``, whose aggregation is its own.
         aggregation: one of ``algorithms.masking.AGGREGATIONS``, for all three terms.
         entropy_coeff: weight of the entropy bonus.
         kl_coef: weight of the KL term.
@@ -35,7 +62,7 @@ class Objective:
         row_weights: the policy loss is one number per row: weights enter as their geometric mean over the row.
     """
 
-    policy_loss: Callable[..., TokenLoss]
+    policy_loss: Callable[..., TokenLoss] | ScalarLoss
     aggregation: str = "token-mean"
     entropy_coeff: float = 0.0
     kl_coef: float = 0.0
@@ -66,10 +93,14 @@ class Objective:
         """
         mask, log_probs = experience.mask, stats.log_probs
         old_log_probs = experience.old_log_probs if experience.old_log_probs is not None else log_probs.detach()
-        extra = {name: self._needed(experience, name) for name in self.needs}
-        policy = self.policy_loss(log_probs, old_log_probs, experience.advantages, mask, **extra)
-        loss = pg_loss = self._aggregate(self._weighted(policy.loss, experience), mask, counts)
-        sums = {"actor/pg_loss": pg_loss}
+        if isinstance(self.policy_loss, ScalarLoss):
+            loss, means = self.policy_loss(log_probs, old_log_probs, experience, counts)
+        else:
+            extra = {name: self._needed(experience, name) for name in self.needs}
+            policy = self.policy_loss(log_probs, old_log_probs, experience.advantages, mask, **extra)
+            loss = self._aggregate(self._weighted(policy.loss, experience), mask, counts)
+            means = {f"actor/{name}": masked_sum(value, mask) for name, value in policy.diagnostics.items()}
+        sums = {"actor/pg_loss": loss}
         if self.entropy_coeff:
             if stats.entropy is None:
                 raise ValueError(f"entropy_coeff={self.entropy_coeff} needs the entropy of the forward pass")
@@ -83,10 +114,14 @@ class Objective:
         elif self.kl_coef:
             raise ValueError(f"kl_coef={self.kl_coef} needs the reference's log-probs")
         sums["actor/loss"] = loss
-        means = {f"actor/{name}": masked_sum(value, mask) for name, value in policy.diagnostics.items()}
         if stats.entropy is not None:
             means["actor/entropy"] = masked_sum(stats.entropy, mask)
         return loss, self._metrics(sums, means, mask.sum())
+
+    @property
+    def whole(self) -> bool:
+        """Whether a minibatch must not be cut into micro-batches."""
+        return isinstance(self.policy_loss, ScalarLoss) and self.policy_loss.whole
 
     def _aggregate(self, per_token: Tensor, mask: Tensor, counts: Tensor) -> Tensor:
         return aggregate(per_token, mask, self.aggregation, counts, horizon=self.horizon)

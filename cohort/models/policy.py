@@ -114,7 +114,8 @@ class LocalPolicy:
         share = 1.0 - demonstrations.weight if demonstrations else 1.0
         whole = self.reduce.sum(counts(minibatch.mask.to(self.device)))  # (2,): tokens, rows
         collected, metrics = Collector(minibatch.batch), dict[str, Metric]()
-        for rows in cut(minibatch.batch, budget=self.budget, layout=self.layout):
+        budget = UNLIMITED if self.objective.whole else self.budget
+        for rows in cut(minibatch.batch, budget=budget, layout=self.layout):
             micro = minibatch.select(rows.to(minibatch.advantages.device)).to(self.device)
             with self.compute():
                 stats = token_stats(

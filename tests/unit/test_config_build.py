@@ -86,7 +86,7 @@ def test_a_key_follows_another_until_it_is_set(key, source):
     assert found_at(quiet({source: new, key: None})[0], key) == expected
     default = found_at(build(GOOD), key)
     own = list(default) if isinstance(default, tuple) else default
-    assert found_at(quiet({source: new, key: own})[0], key) == default
+    assert own is None or found_at(quiet({source: new, key: own})[0], key) == default
 
 
 def test_every_default_is_legal_and_the_config_survives_a_round_trip():

@@ -59,7 +59,8 @@ def test_keys_of_a_critic_that_does_not_run_do_nothing(key, value):
 def test_keys_of_ppo_do_nothing_in_grpo(key):
     _, notes = notes_of(**{"algorithm.adv_estimator": "grpo", key: 1})
     assert len(notes) == 1
-    assert notes[0].startswith(f"no effect: {key} (algorithm.adv_estimator=grpo ")
+    assert notes[0].startswith(f"no effect: {key} (")
+    assert "grpo" in notes[0]
     assert notes_of(**{key: 1})[1] == []
 
 

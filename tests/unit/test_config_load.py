@@ -59,12 +59,12 @@ def test_dr_grpo_is_what_the_paper_says():
 def test_the_preset_verl_has_verls_algorithm():
     critic = load(f"{ARR}.model.path=M", preset="verl").critic
     assert (critic.optim.lr, critic.cliprange_value, critic.ppo_mini_batch_size) == (1e-5, 0.5, 256)
-    assert (critic.model.path, critic.loss_agg_mode) == ("M", "token-mean")
+    assert (critic.model.path, critic.loss_agg_mode) == ("M", None)
     config = load("algorithm.adv_estimator=grpo", f"{ARR}.rollout.n=2", preset="verl")
     actor = config.actor_rollout_ref.actor
     assert (config.data.train_batch_size, actor.ppo_mini_batch_size, actor.ppo_epochs) == (1024, 256, 1)
     assert (actor.optim.lr, actor.optim.weight_decay, actor.optim.clip_grad) == (1e-6, 0.01, 1.0)
-    assert (actor.clip_ratio, actor.clip_ratio_c, actor.loss_agg_mode) == (0.2, 3.0, "token-mean")
+    assert (actor.clip_ratio, actor.clip_ratio_c, actor.loss_agg_mode) == (0.2, 3.0, None)
     assert (actor.use_kl_loss, actor.kl_loss_coef, actor.kl_loss_type) == (False, 0.001, "low_var_kl")
     assert (config.algorithm.kl_penalty, config.algorithm.kl_ctrl.kl_coef) == ("kl", 0.001)
 

@@ -2,11 +2,14 @@
 
 from typing import get_args
 
+import pytest
+
 from cohort.algorithms.kl import KL_KINDS
 from cohort.algorithms.masking import AGGREGATIONS
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
 from cohort.algorithms.schedules import LR_SCHEDULES
 from cohort.config.critic import READ_VALUES
+from cohort.config.family import ESTIMATORS, LOSSES
 from cohort.config.schema.actor import Aggregation, KLKind
 from cohort.config.schema.data import TASKS
 from cohort.config.schema.trainer import Logger
@@ -26,8 +29,20 @@ def test_algorithms():
     assert set(get_args(KLKind)) == set(KL_KINDS)
     assert set(get_args(Aggregation)) == set(AGGREGATIONS)
     assert choices(f"{ACTOR}.optim.lr_scheduler_type") == set(LR_SCHEDULES)
-    assert choices(f"{ACTOR}.policy_loss.loss_mode") == set(POLICY_LOSSES)
-    assert choices("algorithm.adv_estimator") == set(ADVANTAGES) - {"dr_grpo"}  # a switch of its own, as in verl
+
+
+@pytest.fixture
+def built_in():
+    """The registries without what other tests registered."""
+    advantages = {n: e for n, e in ADVANTAGES.items() if e.function.__module__.startswith("cohort.")}
+    losses = {n: e for n, e in POLICY_LOSSES.items() if e.function.__module__.startswith("cohort.")}
+    return advantages, losses
+
+
+def test_estimators_and_losses(built_in):
+    advantages, losses = built_in
+    assert {n: e.group_baseline for n, e in ESTIMATORS.items()} == {n: e.group_baseline for n, e in advantages.items()}
+    assert {name: entry.aggregation for name, entry in LOSSES.items()} == {n: e.aggregation for n, e in losses.items()}
 
 
 def test_a_critic_runs_where_the_advantage_reads_values():

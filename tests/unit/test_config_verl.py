@@ -51,7 +51,7 @@ def test_each_key_of_verl_is_in_exactly_one_place():
         f"{ARR}.actor.profiler.enable",
         f"{ARR}.actor.fsdp_config.qat.enable",
         "reward.reward_kwargs.max_resp_len",
-        "algorithm.gdpo_reward_keys",
+        "algorithm.pf_ppo.weight_pow",
         "trainer.wandb_proxy",
         "async_training.staleness_threshold",
     ],
@@ -73,6 +73,7 @@ def test_tables_name_our_keys():
 def test_the_table_of_our_own_keys_is_whole():
     known = {key.replace("reward.custom_reward_function", "custom_reward_function") for key in VERL_KEYS}
     known |= {"custom_reward_function.reward_kwargs", "reward.timeout"}  # read by verl, given with a +
+    known |= {"algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"}
     assert set(COHORT_ONLY) == set(keys()) - known
 
 
@@ -117,8 +118,8 @@ def test_other_values_would_change_the_run_and_are_refused():
 
 
 def test_true_is_not_one():
-    with pytest.raises(UserError, match="algorithm.gamma=True"):
-        build({**GOOD, "algorithm.gamma": True})
+    with pytest.raises(UserError, match="optim.zero_indexed_step=1"):
+        build({**GOOD, f"{ARR}.actor.optim.zero_indexed_step": 1})
 
 
 @pytest.mark.parametrize(

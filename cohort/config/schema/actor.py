@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -49,8 +50,26 @@ class Optim:
 class PolicyLoss:
     """Which policy loss."""
 
-    loss_mode: Literal["vanilla"] = "vanilla"
-    """vanilla is PPO's clipped loss with asymmetric and dual clip."""
+    loss_mode: str = "vanilla"
+    """vanilla (PPO's clipped loss with asymmetric and dual clip), gspo, gspo_token, geo_mean, cispo, gpg, reinforce,
+    dro, sapo, dppo_tv, dppo_kl, clip_cov, kl_cov, or a name that one of algorithm.plugins registers."""
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    """Further arguments of the loss, ours or yours; one registered verl's way finds them in its config."""
+    delta: Annotated[float, Range(low=1, above=True)] | None = None
+    """Largest ratio of a token with a negative advantage in vanilla (INTELLECT-2), beside or in place of
+    clip_ratio_c."""
+    clip_cov_ratio: Share = 0.0002
+    """Share of the minibatch's tokens that clip_cov takes out of the gradient."""
+    clip_cov_lb: float = 1.0
+    """Covariance above which clip_cov may take a token."""
+    clip_cov_ub: float = 5.0
+    """Covariance below which it may."""
+    kl_cov_ratio: Share = 0.0002
+    """Share of the minibatch's tokens, those of highest covariance, on which kl_cov puts its penalty."""
+    ppo_kl_coef: NonNegative = 0.1
+    """Weight of that penalty; the paper has 1."""
+    dro_beta: Positive | None = None
+    """Weight of the square in dro; null is the paper's 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +100,20 @@ class Actor:
     """The same below 1 alone."""
     clip_ratio_high: NonNegative = same_as("actor_rollout_ref.actor.clip_ratio", 0.2)
     """The same above 1 alone; more than the low side is DAPO's clip-higher."""
-    clip_ratio_c: Annotated[float, Range(low=1, above=True)] = 3.0
-    """Dual clip: with a negative advantage the loss of a token is at most this many times it."""
+    clip_ratio_c: Annotated[float, Range(low=1, above=True)] | None = 3.0
+    """Dual clip of vanilla: with a negative advantage the loss of a token is at most this many times it. In dppo_tv and
+    dppo_kl the largest weight of a token. null sets no limit."""
+    tau_pos: Positive = 1.0
+    """How fast the tokens of good answers fade in sapo."""
+    tau_neg: Positive = 1.05
+    """The same for bad answers."""
+    top_entropy_quantile: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
+    """Share of the minibatch's tokens, those of highest entropy, whose policy loss counts; 1 is all of them."""
     policy_loss: PolicyLoss = field(default_factory=PolicyLoss)
     """Which policy loss."""
-    loss_agg_mode: Aggregation = "token-mean"
-    """How token losses become one number. Always over the whole minibatch, never over a micro-batch."""
+    loss_agg_mode: Aggregation | None = None
+    """How token losses become one number; null takes that of the loss's paper (token-mean, or seq-mean-token-mean for
+    gspo, gspo_token, geo_mean and sapo). Always over the whole minibatch, never over a micro-batch."""
     loss_scale_factor: Positive = same_as("data.max_response_length", 512.0)
     """The constant that seq-mean-token-sum-norm (Dr. GRPO) divides by."""
     entropy_coeff: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,15 +32,28 @@ class KLControl:
 class Algorithm:
     """From rewards to advantages."""
 
-    adv_estimator: Literal["grpo", "gae"] = "grpo"
-    """grpo: an answer's score minus the mean of its group (DeepSeekMath, arXiv 2402.03300). gae: PPO's, with a critic
-    (arXiv 1506.02438)."""
-    gamma: Share = 1.0
-    """Discount of later rewards per token, in gae; 1 does not discount."""
-    lam: Share = 1.0
-    """GAE's lambda: 1 compares the value with everything that followed, 0 with the next value alone."""
+    adv_estimator: str = "grpo"
+    """How scores become advantages: gae, grpo, dr_grpo, grpo_passk, gdpo, rloo, reinforce_plus_plus,
+    reinforce_plus_plus_baseline, remax, opo, gpg, optimal_token_baseline, tir_optimal_token_baseline, max_rl, or a name
+    that one of the plugins registers."""
+    plugins: tuple[str, ...] = ()
+    """Python files of yours, run once in every process: what they register can be named in adv_estimator and
+    policy_loss.loss_mode."""
+    adv_kwargs: Mapping[str, object] = field(default_factory=dict)
+    """Further arguments of the estimator, ours or yours; one registered verl's way finds them in its config."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide by the group's standard deviation; false is Dr. GRPO (arXiv 2503.20783)."""
+    """Divide by the group's standard deviation (grpo, grpo_passk); false is Dr. GRPO (arXiv 2503.20783)."""
+    adv_scale: Literal["group", "batch", "none"] | None = None
+    """Whose standard deviation divides (grpo, grpo_passk, rloo, reinforce_plus_plus_baseline); null is the estimator's
+    own, which norm_adv_by_std_in_grpo decides for the first two."""
+    gamma: Share = 1.0
+    """Discount of later rewards (gae, reinforce_plus_plus)."""
+    lam: Share = 1.0
+    """Lambda of gae: 1 trusts the rewards alone, 0 the critic."""
+    gdpo_reward_keys: tuple[str, ...] = ()
+    """Parts of the reward that gdpo normalises one by one, as the reward function names them."""
+    gdpo_reward_weights: tuple[float, ...] = ()
+    """Their weights, in the same order; empty is 1 each."""
     use_kl_in_reward: bool = False
     """Subtract the KL to the reference model from the reward of each token."""
     kl_penalty: KLKind = "kl"
