@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cohort.metrics import Metrics
-from cohort.types import Batch, Experience, FinishReason, Group, Prompt, Rollout, Score
+from cohort.types import Batch, Demonstrations, Experience, FinishReason, Group, Prompt, Rollout, Score, SeedKey
 
 Weights = Iterable[tuple[str, Tensor]]
 """Parameters under their Hugging Face names, tied ones included once per name."""
@@ -44,16 +44,6 @@ class Sampling:
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class SeedKey:
-    """Names a stream of draws. Token t's draw is a function of (key, t) alone, in any process."""
-
-    seed: int
-    step: int
-    prompt: int
-    sample: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +116,19 @@ class Reward(Protocol):
         ...
 
 
+@runtime_checkable
+class GroupReward(Protocol):
+    """A reward that has something left to say when all answers that are sampled together are there."""
+
+    async def score_groups(self, groups: Sequence[Group]) -> list[Group]:
+        """The same groups with their final scores; called once after every ``score``, in the order of the prompts.
+
+        For what must not depend on which answer was finished first: a model in this process that grades in batches,
+        answers that are compared with each other.
+        """
+        ...
+
+
 # --- learning ---------------------------------------------------------------------------------
 
 
@@ -171,8 +174,11 @@ class Policy(Protocol):
         """Log-probs of every response token, and what is asked for beside them, without gradient; 0 off ``mask``."""
         ...
 
-    def update(self, minibatch: Experience) -> Update:
-        """One optimiser step. A non-finite loss or gradient changes no weight and is counted."""
+    def update(self, minibatch: Experience, *, demonstrations: Demonstrations | None = None) -> Update:
+        """One optimiser step, on ``demonstrations`` too where there are any.
+
+        A non-finite loss or gradient changes no weight and is counted.
+        """
         ...
 
     def advance(self) -> None:
@@ -204,14 +210,27 @@ class Reference(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class ValueUpdate:
+    """What one optimiser step of the critic did.
+
+    Attributes:
+        metrics: loss, gradient norm, clip fraction; names are verl's.
+        warning: why the step was skipped, one line for the person; empty if it was not.
+    """
+
+    metrics: Metrics
+    warning: str = ""
+
+
 class Critic(Protocol):
-    """The value model."""
+    """The value model with its optimiser."""
 
     def values(self, batch: Batch) -> Tensor:
-        """V at each response token, without gradient  # (B, T)."""
+        """V of the state before each response token, without gradient; 0 where ``mask`` is 0  # (B, T)."""
         ...
 
-    def update(self, minibatch: Experience) -> Update:
+    def update(self, minibatch: Experience) -> ValueUpdate:
         """One optimiser step on the value loss. A non-finite loss or gradient changes no weight and is counted."""
         ...
 
@@ -228,7 +247,7 @@ class Critic(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Writes a Hugging Face folder that ``from_pretrained`` loads."""
+        """Writes a Hugging Face folder that ``AutoModelForTokenClassification`` loads, tokenizer included."""
         ...
 
 

@@ -120,6 +120,16 @@ class Segment:
             )
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class SeedKey:
+    """Names a stream of draws. Token t's draw is a function of (key, t) alone, in any process."""
+
+    seed: int
+    step: int
+    prompt: int
+    sample: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
     """One trajectory: the prompt and everything that was written after it. It only grows.
@@ -134,6 +144,7 @@ class Rollout:
         text: the response decoded without special tokens, as the reward sees it.
         turns: messages in the conversation, the model's and the environment's (single turn: 2).
         score: the grading result; None until graded.
+        key: names its draws; None where nobody said.
     """
 
     prompt: Prompt
@@ -143,6 +154,7 @@ class Rollout:
     text: str = ""
     turns: int = 2
     score: Score | None = None
+    key: SeedKey | None = None
 
     @property
     def response_ids(self) -> tuple[int, ...]:
@@ -305,6 +317,31 @@ class Experience:
         """The experience of each of ``slices``."""
         for rows in self.slices(prompts, epochs=epochs, seed=seed):
             yield self.select(rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """Answers of an expert that an update learns from beside its rollouts (CHORD, arXiv 2508.11408).
+
+    The loss of such an update is ``(1 - weight) x the rollouts' loss + weight x the demonstrations' loss``.
+
+    Attributes:
+        batch: prompts with demonstrated answers; the mask holds the tokens to learn.
+        weight: mu, above 0 and at most 1; an update without demonstrations gets None instead of a weight of 0.
+        phi: weigh each token by p (1 - p).
+    """
+
+    batch: Batch
+    weight: float
+    phi: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight <= 1:
+            raise ValueError(f"demonstrations weigh more than 0 and at most 1, got {self.weight}")
+
+    def select(self, rows: Tensor) -> Demonstrations:
+        """The demonstrations of these rows, in this order."""
+        return replace(self, batch=self.batch.select(rows))
 
 
 def collate(groups: Sequence[Group]) -> Batch:

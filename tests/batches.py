@@ -33,7 +33,7 @@ def make_batch(groups: Sequence[tuple[int, Sequence[Response]]], *, seed: int = 
 
 
 def make_experience(batch: Batch, *, dtype: torch.dtype = torch.float32, seed: int = 0, old: bool = True) -> Experience:
-    """Advantages of either sign, and old and reference log-probs spread enough that some ratios are clipped."""
+    """Advantages of either sign; log-probs and values spread enough that some ratios and values are clipped."""
 
     def draw(stream: int, scale: float, shift: float) -> torch.Tensor:
         rows = []
@@ -48,6 +48,8 @@ def make_experience(batch: Batch, *, dtype: torch.dtype = torch.float32, seed: i
         advantages=draw(0, 1.0, 0.0),
         old_log_probs=draw(1, 3.0, -6.0) if old else None,
         ref_log_probs=draw(2, 3.0, -6.0),
+        values=draw(3, 0.5, 0.0),
+        returns=draw(4, 1.0, 0.5),
     )
 
 

@@ -7,6 +7,8 @@ import torch
 
 from cohort.algorithms.group import grpo
 from cohort.algorithms.ppo_loss import clipped
+from cohort.algorithms.registry import Advantages
+from cohort.models.critic import LocalCritic
 from cohort.models.layout import Layout
 from cohort.models.micro import Budget
 from cohort.models.objective import Objective
@@ -19,7 +21,7 @@ from cohort.rollout.native import NativeSampler
 from cohort.trainer.advantage import Advantage
 from cohort.trainer.trainer import Plan, Trainer
 from cohort.types import Prompt, Rollout, Score
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, tiny_model, tiny_value_model
 
 EOS = 257
 
@@ -65,11 +67,12 @@ def build_parts(
     lr: float = 1e-3,
     kl_coef: float = 0.0,
     reference: bool = False,
+    critic: bool = False,
     budget: Budget = Budget(max_tokens=200),
     dtype: torch.dtype = torch.float32,
     architecture: str = "qwen3",
 ):
-    """Actor and reference over one tiny model; what a replica builds too."""
+    """Actor, reference and critic over tiny models; what a replica builds too."""
     from cohort.distributed.workers import Parts
 
     settings = OptimSettings(lr=lr, optimizer=optimizer, weight_decay=0.0)
@@ -83,7 +86,27 @@ def build_parts(
         tokenizer=byte_tokenizer(),
     )
     frozen = LocalReference(tiny_model(architecture, seed=1, dtype=dtype), layout=Layout()) if reference else None
-    return Parts(actor=actor, reference=frozen)
+    value_model = (
+        LocalCritic(
+            tiny_value_model(architecture, dtype=dtype),
+            optim=settings,
+            budget=budget,
+            reduce=reduce,
+            tokenizer=byte_tokenizer(),
+        )
+        if critic
+        else None
+    )
+    return Parts(actor=actor, reference=frozen, critic=value_model)
+
+
+def against_values(rewards, mask, group, *, values) -> Advantages:
+    """Score less value: the simplest advantage that reads a critic (gamma = lambda = 1, not whitened)."""
+    returns = rewards.sum(1, keepdim=True) * mask
+    return Advantages(advantages=(returns - values) * mask, returns=returns)
+
+
+READS_VALUES = Advantage(function=against_values, reads=("values",), group_baseline=False)
 
 
 def build_trainer(
@@ -96,6 +119,7 @@ def build_trainer(
     minibatch: int = 4,
     epochs: int = 1,
     tokens: int = 12,
+    critic_warmup: int = 0,
     **options,
 ) -> Trainer:
     """A trainer over these parts; where the actor is remote, the sampler holds a model of its own."""
@@ -106,6 +130,7 @@ def build_trainer(
             minibatch=minibatch,
             epochs=epochs,
             seed=3,
+            critic_warmup=critic_warmup,
             sampling=Sampling(max_tokens=tokens),
         ),
         prompts=Prompts(["the cat", "a dog sat on", "one", "two birds", "sea", "sky is"]),
@@ -116,7 +141,7 @@ def build_trainer(
         reward=FunctionReward(reward),
         actor=parts.actor,
         reference=parts.reference,
-        **{"advantage": Advantage(function=partial(grpo)), **options},
+        **{"advantage": READS_VALUES if parts.critic else Advantage(function=partial(grpo)), **options},
     )
     trainer.publish()
     return trainer

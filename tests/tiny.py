@@ -5,6 +5,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForTokenClassification,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
@@ -83,4 +84,46 @@ def tiny_model(
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(dtype)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(scale)
+    return model.eval()
+
+
+def tiny_value_model(architecture: str = "qwen3", *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides):
+    """The backbone of ``tiny_model`` with a random scalar head, so that values are not 0 from the start."""
+    lm = tiny_model(architecture, seed=seed, **overrides)
+    lm.config.num_labels = 1
+    model = AutoModelForTokenClassification.from_config(lm.config, attn_implementation="sdpa")
+    model.base_model.load_state_dict(lm.base_model.state_dict())
+    head = model.get_submodule("classifier" if architecture == "gpt2" else "score")
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        head.weight.normal_(std=0.3, generator=generator)
+        head.bias.fill_(0.1)
+    return model.to(dtype).eval()
+
+
+def tiny_classifier(architecture: str = "qwen3", *, labels: int = 1, seed: int = 0, **overrides):
+    """A random two-layer sequence classifier with logits well apart."""
+    from transformers import AutoModelForSequenceClassification, BertConfig
+
+    if architecture == "bert":
+        config = BertConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=512,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    else:
+        config = tiny_model(architecture).config
+    for name, value in {"num_labels": labels, **overrides}.items():
+        setattr(config, name, value)
+    torch.manual_seed(seed)
+    model = AutoModelForSequenceClassification.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(5)
     return model.eval()

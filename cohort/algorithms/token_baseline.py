@@ -91,8 +91,8 @@ def tir_optimal_token_baseline(
     returns = discounted_returns(rewards, mask, 1.0)
     energy = realized_energy(old_log_probs, sum_pi_squared, rollout_is_weights, mask)
     order = torch.argsort((mask <= 0).to(torch.int8), dim=1, stable=True)
-    packed = [x.gather(1, order) for x in (returns, energy, mask)]
-    advantages = less_baseline(*packed, group, handle_zero_tail)
+    packed_returns, packed_energy, packed_mask = (x.gather(1, order) for x in (returns, energy, mask))
+    advantages = less_baseline(packed_returns, packed_energy, packed_mask, group, handle_zero_tail)
     return Advantages(advantages=torch.zeros_like(advantages).scatter(1, order, advantages), returns=returns)
 
 

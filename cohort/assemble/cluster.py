@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from cohort.assemble.critic import needs_critic
 from cohort.assemble.learner import Learner, build_learner, needs_reference
 from cohort.config.schema import Config
 from cohort.errors import UserError
@@ -42,6 +43,7 @@ def build_replicas(
             "on a machine without a GPU"
         )
     try:
+        from cohort.distributed.critic import RemoteCritic
         from cohort.distributed.placement import local_cluster
         from cohort.distributed.workers import RemotePolicy, RemoteReference, Replicas
     except ModuleNotFoundError as error:
@@ -61,6 +63,7 @@ def build_replicas(
     return Learner(
         actor=RemotePolicy(replicas),
         reference=RemoteReference(replicas) if needs_reference(config) else None,
+        critic=RemoteCritic(replicas) if needs_critic(config) else None,
         model=local.model,
         compute_dtype=local.compute_dtype,
         parameters=local.parameters,
@@ -84,4 +87,4 @@ def build_parts(
         tokenizer=tokenizer,
         reduce=reduce,
     )
-    return Parts(actor=learner.actor, reference=learner.reference)
+    return Parts(actor=learner.actor, reference=learner.reference, critic=learner.critic)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cohort.assemble.reward_model import build_grader
 from cohort.config.schema import Config
 from cohort.data.dataset import build_prompts
+from cohort.data.demonstrations import DemonstrationLoader
+from cohort.data.demonstrations import build_demonstrations as make_demonstrations
 from cohort.data.files import load_rows
 from cohort.data.tasks import task_rows
 from cohort.data.tokenizer import prefill
@@ -15,11 +18,13 @@ from cohort.errors import UserError
 from cohort.protocols import Sampling
 from cohort.rewards.base import RewardFunction
 from cohort.rewards.custom import load_custom
+from cohort.rewards.mixed import MixedReward
 from cohort.rewards.registry import built_in, by_data_source
 from cohort.rewards.runner import RewardRunner
 from cohort.types import Prompt
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedTokenizerBase
 
 Row = Mapping[str, Any]
@@ -92,6 +97,23 @@ def _prompts(
     )
 
 
+def build_demonstrations(config: Config, tokenizer: PreTrainedTokenizerBase, *, say: Say) -> DemonstrationLoader | None:
+    """The demonstrations of CHORD, None where it is off."""
+    chord, data = config.algorithm.chord, config.data
+    if not chord.enable or config.trainer.val_only:
+        return None
+    rollouts = make_demonstrations(
+        load_rows(chord.files, key="algorithm.chord.files"),
+        tokenizer,
+        prompt_key=chord.prompt_key,
+        response_key=chord.response_key,
+        max_length=chord.max_length or data.max_prompt_length + data.max_response_length,
+        template_kwargs=data.apply_chat_template_kwargs,
+        say=say,
+    )
+    return DemonstrationLoader(rollouts, seed=data.seed)
+
+
 def build_reward(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
@@ -99,18 +121,48 @@ def build_reward(
     *,
     function: Callable[..., object] | None = None,
     live: Mapping[str, object],
+    device: torch.device,
     say: Say,
-) -> RewardRunner:
-    """The reward of a run, checked against the columns that the data has.
+) -> RewardRunner | MixedReward:
+    """The reward of a run, checked against the columns that the data has: functions, a model, or the sum of both.
 
     Raises:
-        UserError: if it asks for something that the data does not have, or no reward fits.
+        UserError: if it asks for something that the data does not have, no reward fits, or the model does not load.
     """
+    section = config.reward_model
+    functions = _reward_functions(config, inputs, function)
+    start = prefill(tokenizer, **config.data.apply_chat_template_kwargs)
+    runner = _functions_runner(config, inputs, functions, start, live, say) if functions else None
+    if not section.enable:
+        assert runner is not None
+        return runner
+    shared = runner.live if runner else dict(live)
+    rollout = config.actor_rollout_ref.rollout
+    grader = build_grader(
+        section,
+        device=device,
+        tokenizer=tokenizer,
+        live=shared,
+        engine=rollout.name,
+        slots=rollout.max_num_seqs,
+        say=say,
+    )
+    return MixedReward(grader, functions=runner, weight=section.weight, prefill=start, live=shared)
+
+
+def _functions_runner(
+    config: Config,
+    inputs: Inputs,
+    functions: Sequence[RewardFunction | Callable[..., object]],
+    start: str,
+    live: Mapping[str, object],
+    say: Say,
+) -> RewardRunner:
     runner = RewardRunner(
-        _reward_functions(config, inputs, function),
+        functions,
         num_workers=config.reward.num_workers,
         timeout=config.reward.timeout,
-        prefill=prefill(tokenizer, **config.data.apply_chat_template_kwargs),
+        prefill=start,
         live=live,
         say=say,
     )
@@ -122,6 +174,7 @@ def _reward_functions(
     config: Config, inputs: Inputs, function: Callable[..., object] | None
 ) -> Sequence[RewardFunction | Callable[..., object]]:
     custom = config.custom_reward_function
+    of_run = {"max_response_length": config.data.max_response_length}
     if function is not None:
         return [function]
     if custom.path is not None:
@@ -130,9 +183,11 @@ def _reward_functions(
         return [
             load_custom(part.path, part.name, part.kwargs, weight=part.weight)
             if part.path
-            else built_in(part.name, part.kwargs, weight=part.weight)
+            else built_in(part.name, part.kwargs, weight=part.weight, of_run=of_run)
             for part in config.reward.functions
         ]
+    if config.reward_model.enable:  # the model alone, as in verl
+        return []
     return [by_data_source(prompt.data_source for prompt in [*inputs.training, *inputs.validation])]
 
 

@@ -11,18 +11,22 @@ import torch
 from torch import nn
 
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
+from cohort.algorithms.schedules import chord_mu
+from cohort.assemble.critic import build_critic, optim_settings
 from cohort.config.schema import Config
+from cohort.data.demonstrations import DemonstrationLoader
 from cohort.models.build import add_lora, load_model
 from cohort.models.layout import Layout
 from cohort.models.micro import Budget
 from cohort.models.objective import Objective
-from cohort.models.optim import OptimSettings
 from cohort.models.policy import LocalPolicy
 from cohort.models.precision import resolve_precision
 from cohort.models.reference import AdapterOff, LocalReference
-from cohort.protocols import Policy, Reduce, Reference
+from cohort.protocols import Critic, Policy, Reduce, Reference
 from cohort.trainer.advantage import Advantage
+from cohort.trainer.chord import Chord
 from cohort.trainer.kl import KLController
+from cohort.trainer.trainer import Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -39,6 +43,7 @@ class Learner:
     Attributes:
         actor: the trainable policy.
         reference: the frozen model, where a KL term needs one.
+        critic: the value model, where the advantage reads values.
         model: the model in this process that the sampler holds, or copies where the actor is remote.
         compute_dtype: what forward and backward passes compute in.
         parameters: size of the model.
@@ -49,6 +54,7 @@ class Learner:
 
     actor: Policy
     reference: Reference | None
+    critic: Critic | None
     model: nn.Module
     compute_dtype: torch.dtype
     parameters: int
@@ -66,7 +72,7 @@ def build_learner(
     tokenizer: PreTrainedTokenizerBase | None = None,
     reduce: Reduce | None = None,
 ) -> Learner:
-    """Actor and reference on ``device``; also what each replica of a larger run builds for itself."""
+    """Actor, reference and critic on ``device``; also what each replica of a larger run builds for itself."""
     rollout, lora_rank = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.lora_rank
     model = load(config, model_path, device)
     parameters = model.num_parameters()
@@ -75,7 +81,7 @@ def build_learner(
     actor = LocalPolicy(
         trained,
         objective=build_objective(config),
-        optim=build_optim(config, total_steps),
+        optim=optim_settings(config.actor_rollout_ref.actor.optim, total_steps),
         temperature=rollout.temperature,
         layout=build_layout(config),
         compute_dtype=dtype,
@@ -88,13 +94,18 @@ def build_learner(
     reference: Reference | None = None
     if needs_reference(config):
         reference = AdapterOff(actor) if lora_rank else frozen(config, load(config, model_path, device), dtype)
+    critic = build_critic(
+        config, model_path=model_path, device=device, total_steps=total_steps, tokenizer=tokenizer, reduce=reduce
+    )
+    notes = (actor.layout_note, critic.layout_note if critic else "")
     return Learner(
         actor=actor,
         reference=reference,
+        critic=critic,
         model=trained,
         compute_dtype=dtype,
         parameters=parameters,
-        notes=(actor.layout_note,) if actor.layout_note else (),
+        notes=tuple(note for note in notes if note),
     )
 
 
@@ -163,24 +174,6 @@ def build_objective(config: Config) -> Objective:
     )
 
 
-def build_optim(config: Config, total_steps: int) -> OptimSettings:
-    """AdamW and its schedule; steps of warm-up win over a ratio."""
-    optim = config.actor_rollout_ref.actor.optim
-    warmup = optim.lr_warmup_steps
-    return OptimSettings(
-        lr=optim.lr,
-        betas=optim.betas,
-        eps=optim.eps,
-        weight_decay=optim.weight_decay,
-        clip_grad=optim.clip_grad,
-        schedule=optim.lr_scheduler_type,
-        warmup_steps=warmup if warmup >= 0 else int(optim.lr_warmup_steps_ratio * total_steps),
-        total_steps=total_steps,
-        min_ratio=optim.min_lr_ratio,
-        cycles=optim.num_cycles,
-    )
-
-
 def train_budget(config: Config) -> Budget:
     """What a training pass may hold."""
     actor = config.actor_rollout_ref.actor
@@ -218,4 +211,25 @@ def build_kl_reward(config: Config) -> KLController | None:
         kind=algorithm.kl_penalty,
         target=control.target_kl if control.type == "adaptive" else None,
         horizon=control.horizon,
+    )
+
+
+def build_chord(config: Config, source: DemonstrationLoader | None, plan: Plan) -> Chord | None:
+    """CHORD over these demonstrations; None without any."""
+    chord = config.algorithm.chord
+    if source is None:
+        return None
+    return Chord(
+        source=source,
+        mu=partial(
+            chord_mu,
+            warmup=chord.mu_warmup_steps,
+            decay=chord.mu_decay_steps,
+            peak=chord.mu_peak,
+            valley=chord.mu_valley,
+        ),
+        rows=chord.batch_size,
+        updates=plan.updates(plan.prompts),
+        phi=chord.phi,
+        start=plan.critic_warmup,
     )

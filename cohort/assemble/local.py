@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from cohort.assemble.cluster import build_replicas
-from cohort.assemble.inputs import Inputs, Row, Say, build_inputs, build_reward, model_path
-from cohort.assemble.learner import Learner, build_advantage, build_kl_reward, build_learner
+from cohort.assemble.inputs import Inputs, Row, Say, build_demonstrations, build_inputs, build_reward, model_path
+from cohort.assemble.learner import Learner, build_advantage, build_chord, build_kl_reward, build_learner
 from cohort.assemble.run import Run
 from cohort.assemble.samplers import build_sampler
 from cohort.assemble.samples import build_filter, build_prompt_loader
@@ -27,11 +27,13 @@ from cohort.assemble.surroundings import (
 )
 from cohort.config.rules import describe_batch
 from cohort.config.schema import Config
+from cohort.data.demonstrations import DemonstrationLoader
 from cohort.data.tokenizer import eos_ids, load_tokenizer
 from cohort.models.build import pick_device
 from cohort.models.forward import causal_lm
 from cohort.models.memory import keep_freed_memory
 from cohort.protocols import PromptSource
+from cohort.rewards.mixed import MixedReward
 from cohort.rewards.runner import RewardRunner
 from cohort.rollout.environment import SingleTurn
 from cohort.tracking.base import check_names
@@ -77,18 +79,19 @@ def assemble(
     path = model_path(config, console.busy if console else _silent)
     tokenizer = build_tokenizer(config, path)
     inputs = build_inputs(config, tokenizer, rows=rows, val_rows=val_rows, say=say)
+    demonstrations = build_demonstrations(config, tokenizer, say=say)
     prompts = build_prompt_loader(config, inputs)
     total_steps = steps_of(config, len(inputs.training))
     place = find_place(config, total_steps)
     with ExitStack() as undo:  # what is open when something goes wrong is closed again
         live = {"tokenizer": tokenizer, "sampler": None}  # the sampler follows when there is a model
-        runner = build_reward(config, tokenizer, inputs, function=reward, live=live, say=say)
+        runner = build_reward(config, tokenizer, inputs, function=reward, live=live, device=device, say=say)
         undo.callback(runner.close)
         make = build_replicas if config.trainer.n_gpus_per_node > 1 else build_learner
         learner = make(config, model_path=path, device=device, total_steps=total_steps, tokenizer=tokenizer)
         undo.callback(learner.close)
         shaping = build_shaping(config, learner, tokenizer, model_path=path, total_steps=total_steps)
-        trainer = build_trainer(config, inputs, prompts, learner, runner, tokenizer, shaping)
+        trainer = build_trainer(config, inputs, prompts, learner, runner, tokenizer, shaping, demonstrations)
         checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
         begin(trainer, checkpoints, place, say)
         resolved = with_precision(config, learner)
@@ -116,9 +119,10 @@ def build_trainer(
     inputs: Inputs,
     prompts: PromptSource,
     learner: Learner,
-    runner: RewardRunner,
+    runner: RewardRunner | MixedReward,
     tokenizer: PreTrainedTokenizerBase,
     shaping: Sequence[Stage],
+    demonstrations: DemonstrationLoader | None = None,
 ) -> Trainer:
     """The training step over these parts."""
     model = causal_lm(learner.model)
@@ -127,19 +131,22 @@ def build_trainer(
     longest = max(len(prompt.ids) for prompt in everything)
     sampler = build_sampler(config, learner, tokenizer=tokenizer, eos_ids=ends, longest_prompt=longest)
     runner.live["sampler"] = sampler
+    plan = build_plan(config)
     screen = Screen(max_unscorable_rate=config.reward.max_unscorable_rate)
     return Trainer(
-        plan=build_plan(config),
+        plan=plan,
         prompts=prompts,
         environment=SingleTurn(tokenizer),
         sampler=sampler,
         reward=runner,
         actor=learner.actor,
         reference=learner.reference,
+        critic=learner.critic,
         advantage=build_advantage(config),
         kl_reward=build_kl_reward(config),
         shaping=shaping,
         correction=build_correction(config),
+        chord=build_chord(config, demonstrations, plan),
         group_filter=build_filter(config, len(inputs.training), screen),
         screen=screen,
     )

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from cohort.assemble.learner import Learner
-from cohort.config.schema import Config
+from cohort.config.schema import Config, RewardModel
 from cohort.models.forward import causal_lm
 from cohort.models.precision import resolve_precision
 from cohort.protocols import Sampler
@@ -41,9 +41,19 @@ def build_sampler(
         eos_ids=eos_ids,
         dtype=dtype,
         slots=rollout.max_num_seqs,
-        max_model_len=longest_prompt + config.data.max_response_length,
+        max_model_len=_longest_input(config.reward_model, longest_prompt + config.data.max_response_length),
         own_copy=learner.remote,
     )
+
+
+def _longest_input(section: RewardModel, longest: int) -> int | None:
+    """The longest input of the policy's sampler: ``longest`` unless the policy judges, then with room for that.
+
+    None where nobody said how long a judge's prompt may be: the model's own limit.
+    """
+    if not (section.enable and section.kind == "judge" and section.model.path is None):
+        return longest
+    return max(longest, section.max_length + section.judge.max_tokens) if section.max_length else None
 
 
 def make_sampler(

@@ -33,6 +33,7 @@ def build_plan(config: Config) -> Plan:
         epochs=actor.ppo_epochs,
         seed=rollout.seed,
         shuffle=actor.data_loader_seed if actor.shuffle else None,
+        critic_warmup=config.trainer.critic_warmup,
         overlong_filter=config.algorithm.overlong_filter,
         sampling=training_sampling(config),
     )

@@ -18,6 +18,9 @@ from cohort.errors import UserError
 
 PRESETS = Path(__file__).parent / "presets"
 
+BESIDE = ("critic.", "reward_model.", "algorithm.repr_align.", "algorithm.ref_reward_blend.", "algorithm.chord.")
+"""Sections whose keys step back where a keyword is the end of several keys."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
@@ -65,8 +68,9 @@ def from_keywords(preset: str = "grpo", settings: Mapping[str, Any] | None = Non
     """A Config from a preset and keywords, for scripts and notebooks.
 
     A keyword is the end of a key, with ``__`` for dots: ``train_batch_size=8, n=4, optim__lr=1e-4``; or a section with
-    a mapping: ``rollout={"n": 4}``. Of several keys that end alike, those of validation and those that follow another
-    key step back; if more than one is left, the keyword is an error.
+    a mapping: ``rollout={"n": 4}``. Of several keys that end alike, those of parts beside the actor (validation,
+    critic, reward model, reward shaping) and those that follow another key step back; if more than one is left, the
+    keyword is an error.
 
     Args:
         preset: a preset, or the path of a YAML file.
@@ -191,7 +195,8 @@ def _readable(override: str) -> str:
                 f"{show(override)}: this list, mapping or quotation is not well formed; "
                 "lists are [a,b], mappings {a: 1}, and text with signs goes in quotes"
             ) from None
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        # Hydra takes a backslash for itself, unless it stands before a quote or at the end.
+        quoted = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
         return f"++{key}='{quoted}'"
     return word
 
@@ -224,8 +229,9 @@ def _expand(name: str, value: Any) -> str:
     if "." in name or dotted in legal or dotted in sections():
         return dotted
     ending = [key for key in legal if key.endswith("." + dotted)]
-    main = [key for key in ending if ".val_kwargs." not in key and (key not in keys() or keys()[key].same_as is None)]
-    ending = main if len(ending) > 1 and len(main) == 1 else ending
+    aside = [key for key in ending if ".val_kwargs." in key or key.startswith(BESIDE)]
+    main = [key for key in ending if key not in aside and (key not in keys() or keys()[key].same_as is None)]
+    ending = main or ending
     if len(ending) > 1:
         examples = ", ".join(key.replace(".", "__") for key in ending)
         raise UserError(f"{name}={show(value)}: {name} is the end of {len(ending)} keys; say which: {examples}")

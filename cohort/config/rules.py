@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cohort.config import sample_rules, shaping
+from cohort.config import demonstrations, sample_rules, shaping
 from cohort.config.convert import show
+from cohort.config.critic import check_critic, check_warmup, critic_runs, idle_critic
 from cohort.config.nearest import nearest_words
+from cohort.config.reward_rules import check_reward_model, idle_reward_model
 from cohort.config.schema import Config
 from cohort.config.schema.data import TASKS
 from cohort.errors import UserError
@@ -26,8 +28,11 @@ def check(config: Config) -> None:
     _sampling(config)
     _kl(config)
     shaping.check(config)
+    check_critic(config)
+    demonstrations.check(config)
     _data(config)
     _reward(config)
+    check_reward_model(config)
     _run(config)
     sample_rules.check(config)
 
@@ -36,7 +41,7 @@ def require_data(config: Config) -> None:
     """A run from the command line needs training rows; one from Python may bring its own.
 
     Raises:
-        UserError: if there are none, or none to validate on although validation is asked for.
+        UserError: if there are none, or none to validate on or to imitate although that is asked for.
     """
     data, trainer = config.data, config.trainer
     if data.task is None and not data.train_files and not trainer.val_only:
@@ -47,6 +52,7 @@ def require_data(config: Config) -> None:
     if data.task is None and not data.val_files and (trainer.val_only or trainer.test_freq > 0):
         asked = "trainer.val_only=True" if trainer.val_only else f"trainer.test_freq={trainer.test_freq}"
         raise UserError(f"data.val_files=[]: {asked} needs validation data; give a Parquet or JSONL file")
+    demonstrations.require_files(config)
 
 
 def check_foreign(config: Config, flat: Mapping[str, Any]) -> None:
@@ -82,7 +88,7 @@ def _batch(config: Config) -> None:
             f"{data.train_batch_size} prompts; make it {data.train_batch_size} or less"
         )
     alone = config.actor_rollout_ref.rollout.n == 1 and config.algorithm.group_by is None
-    if alone and not config.trainer.val_only:
+    if alone and not config.trainer.val_only and not critic_runs(config):
         raise UserError(
             f"{ROLLOUT}.n=1: {config.algorithm.adv_estimator} compares the answers to one prompt, and one answer "
             f"teaches nothing; set {ROLLOUT}.n to 2 or more (8 is usual)"
@@ -172,17 +178,12 @@ def _run(config: Config) -> None:
         close = nearest_words(trainer.device, ["auto", "cpu", "cuda", "mps"], most=1)
         guess = f" (did you mean {close[0]}?)" if close else ""
         raise UserError(f"trainer.device={show(trainer.device)}: expects auto, cpu, cuda, cuda:N or mps{guess}")
-    steps = trainer.total_training_steps
-    if steps is not None and optim.lr_warmup_steps >= steps > 1:
-        raise UserError(
-            f"{ACTOR}.optim.lr_warmup_steps={optim.lr_warmup_steps}: the run ends after trainer.total_training_steps="
-            f"{steps}, so lr is never reached; make it less than {steps}"
-        )
+    check_warmup(f"{ACTOR}.optim", optim.lr_warmup_steps, trainer.total_training_steps)
 
 
 def idle(config: Config, given: frozenset[str]) -> list[str]:
     """One line for each key that was given and does nothing beside the others, and remarks on legal choices."""
-    found = (*_idle(config), *shaping.idle(config))
+    found = (*_idle(config), *shaping.idle(config), *idle_critic(config), *demonstrations.idle(config))
     return [*(f"no effect: {key} ({why})" for key, why in found if key in given), *shaping.remarks(config)]
 
 
@@ -223,6 +224,7 @@ def _idle(config: Config) -> Iterator[tuple[str, str]]:
     if arr.rollout.val_kwargs.temperature == 0:
         names = ("top_k", "top_p", "min_p")
         yield from ((f"{ROLLOUT}.val_kwargs.{key}", "val_kwargs.temperature=0 is greedy") for key in names)
+    yield from idle_reward_model(config)
     if trainer.save_freq < 1:
         yield "trainer.max_actor_ckpt_to_keep", f"trainer.save_freq={trainer.save_freq} saves none"
     yield from sample_rules.idle(config)
@@ -242,6 +244,10 @@ def describe_batch(config: Config) -> list[str]:
         last = f" and 1 of {_many(rest, 'prompt')} ({rest * n} rollouts)" if rest else ""
         cut = f"{whole} of {_many(mini, 'prompt')} ({mini * n} rollouts){last}"
         lines.append(f"{updates} updates a step: {passes}{cut}")
+    if critic_runs(config):
+        wait = f", alone for {_many(trainer.critic_warmup, 'step')}" if trainer.critic_warmup else ""
+        lines.append(f"a critic learns on the same minibatches{wait}")
+    lines += demonstrations.describe(config)
     lines += sample_rules.describe(config)
     rows = None if arr.actor.use_dynamic_bsz else arr.actor.ppo_micro_batch_size_per_gpu
     cap = f" and {_many(rows, 'answer')}" if rows else ""

@@ -67,11 +67,19 @@ def hints_of(cls: type) -> Mapping[str, Any]:
 
 @cache
 def field_docs(cls: type) -> Mapping[str, str]:
-    """The string under each field of a dataclass.
+    """The string under each field of a dataclass, those that it inherits included.
 
     Raises:
         TypeError: for a field without one; the schema is documented whole or not at all.
     """
+    docs: dict[str, str] = {}
+    for part in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(part):
+            docs |= _own_docs(part)
+    return docs
+
+
+def _own_docs(cls: type) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
     docs: dict[str, str] = {}

@@ -70,6 +70,11 @@ RENAMED: Mapping[str, Renamed] = {
     f"{ARR}.actor.rollout_n": Renamed(f"{ARR}.rollout.n"),
     f"{ARR}.actor.fsdp_config.dtype": Renamed(f"{ARR}.actor.dtype", DTYPES),
     f"{ARR}.ref.rollout_n": Renamed(f"{ARR}.rollout.n"),
+    "critic.rollout_n": Renamed(f"{ARR}.rollout.n"),
+    "critic.grad_clip": Renamed("critic.optim.clip_grad"),
+    "critic.optim.warmup_style": Renamed("critic.optim.lr_scheduler_type"),
+    "critic.ppo_micro_batch_size": Renamed("critic.ppo_micro_batch_size_per_gpu"),
+    "critic.forward_micro_batch_size": Renamed("critic.forward_micro_batch_size_per_gpu"),
     f"{ARR}.ref.log_prob_micro_batch_size": Renamed(f"{ARR}.ref.log_prob_micro_batch_size_per_gpu"),
     f"{ARR}.rollout.log_prob_micro_batch_size": Renamed(f"{ARR}.rollout.log_prob_micro_batch_size_per_gpu"),
     f"{ARR}.rollout.prompt_length": Renamed("data.max_prompt_length"),
@@ -77,6 +82,13 @@ RENAMED: Mapping[str, Renamed] = {
     "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
     "reward.custom_reward_function.reward_kwargs": Renamed("custom_reward_function.reward_kwargs"),
+    "reward.reward_model.enable": Renamed("reward_model.enable"),
+    "reward.reward_model.model_path": Renamed("reward_model.model.path"),
+    "reward.reward_model.rollout.dtype": Renamed("reward_model.dtype", DTYPES),
+    "reward.reward_model.rollout.n": Renamed("reward_model.judge.n"),
+    "reward.reward_model.rollout.temperature": Renamed("reward_model.judge.temperature"),
+    "reward.reward_model.rollout.response_length": Renamed("reward_model.judge.max_tokens"),
+    "reward_model.micro_batch_size": Renamed("reward_model.micro_batch_size_per_gpu"),
     "reward_model.num_workers": Renamed("reward.num_workers"),
     # words of TRL and ms-swift; those that need arithmetic are in reuse.py
     "num_iterations": Renamed(f"{ARR}.actor.ppo_epochs"),
@@ -94,8 +106,8 @@ _SHARDS = "it places shards of a model over GPUs; here each process holds the wh
 _RAY = "it sets up a Ray cluster; this run is one process"
 _KERNEL = "it picks kernels or padding; no number depends on it, and the head is always computed in chunks"
 _IMAGES = "only text is read so far"
-_CRITIC = "grpo has no critic; the value model comes with adv_estimator=gae"
-_JUDGE = "no reward model is run so far"
+_CRITIC_TEXT = "the critic reads the actor's token ids"
+_JUDGE = "the reward model runs in this process, on the device of the run"
 _DISTILL = "on-policy distillation is not built"
 _TURNS = "answers have one turn so far"
 _FAMILY = "only the loss that it belongs to reads it, and policy_loss.loss_mode is vanilla"
@@ -270,20 +282,64 @@ INERT: Mapping[str, Inert] = {
     f"{ARR}.*.qat.enable": Inert("quantisation-aware training is off", OFF),
     f"{ARR}.rollout.disaggregation.*": Inert(_ENGINE),
     # critic
-    "critic.*": Inert(_CRITIC),
-    "critic.enable": Inert(_CRITIC, OFF),
-    "trainer.critic_warmup": Inert(_CRITIC, OFF, "trainer.critic_warmup=0"),
-    "trainer.max_critic_ckpt_to_keep": Inert(_CRITIC),
+    "critic.strategy": Inert(_SHARDS, ("fsdp", "fsdp2"), "leave it out"),
+    "critic.fsdp.*": Inert(_SHARDS),
+    "critic.fsdp.strategy": Inert(_SHARDS, ("fsdp", "fsdp2"), "leave it out"),
+    "critic.fsdp.dtype": Inert("the critic computes in the actor's type"),
+    "critic.fsdp.model_dtype": Inert(
+        "master weights are float32", ("fp32", "float32", None), f"{ARR}.actor.dtype for the compute type"
+    ),
+    "critic.fsdp.forward_only": Inert(_SHARDS, (False,)),
+    "critic.fsdp.ulysses_sequence_parallel_size": Inert(_SHARDS, (1, None)),
+    "critic.ulysses_sequence_parallel_size": Inert(_SHARDS, (1, None)),
+    "critic.optim.optimizer": Inert("the optimiser is AdamW", ("AdamW", "adamw")),
+    "critic.optim.optimizer_impl": Inert("the optimiser is torch.optim.AdamW", ("torch.optim",)),
+    "critic.optim.total_training_steps": Inert("the schedule always follows the run's own number of steps"),
+    "critic.optim.zero_indexed_step": Inert("the first warm-up step is step 0", (True,)),
+    "critic.optim.override_optimizer_config": Inert(
+        "nothing is overridden", OFF, "critic.optim.eps, betas or weight_decay"
+    ),
+    "critic.optim.override_optimizer_config.*": Inert(
+        "nothing is overridden", (), "critic.optim.eps, betas or weight_decay"
+    ),
+    "critic.data_loader_seed": Inert("the critic learns on the minibatches of the actor"),
+    "critic.checkpoint.save_contents": Inert("a checkpoint always holds everything, a Hugging Face folder included"),
+    "critic.checkpoint.load_contents": Inert(
+        "a resumed run takes everything",
+        (["model", "optimizer", "extra"], ["model", "optimizer", "extra", "hf_model"], None),
+        "critic.model.path=CHECKPOINT/critic/hf to start anew from its weights",
+    ),
+    "critic.checkpoint.async_save": Inert("a checkpoint is written before the next step starts"),
+    "critic.model.hf_config_path": Inert("the model's folder has its config", OFF, "critic.model.override_config"),
+    "critic.model.tokenizer_path": Inert(_CRITIC_TEXT),
+    "critic.model.custom_chat_template": Inert(_CRITIC_TEXT),
+    "critic.model.use_shm": Inert(_COPIES),
+    "critic.model.external_lib": Inert("no extra module is imported", OFF, "a model class that Transformers knows"),
+    "critic.model.enable_activation_offload": Inert(_KERNEL),
+    "critic.model.use_liger": Inert(_KERNEL),
+    "critic.model.use_fused_kernels": Inert(_KERNEL),
+    "critic.model.fused_kernel_options.*": Inert(_KERNEL),
+    "critic.model.tiled_mlp.*": Inert(_KERNEL),
+    "critic.model.lora_adapter_path": Inert(
+        "adapters start at zero", OFF, "merge the adapter into the model folder first"
+    ),
+    "critic.model.fsdp_config.*": Inert(_SHARDS),
+    "trainer.max_critic_ckpt_to_keep": Inert(
+        "the critic is a part of the checkpoint, and trainer.max_actor_ckpt_to_keep counts both"
+    ),
     # algorithm
-    "algorithm.gamma": Inert("grpo gives every token of an answer the same advantage", (1, 1.0)),
-    "algorithm.lam": Inert("grpo gives every token of an answer the same advantage", (1, 1.0)),
     "algorithm.use_pf_ppo": Inert("rollouts are not resampled", OFF),
     "algorithm.pf_ppo.*": Inert("rollouts are not resampled"),
     "algorithm.filter_groups.max_inflight_gen_batches": Inert("a batch is judged before the next one is drawn"),
     "algorithm.gdpo_*": Inert("rewards are summed, not normalised one by one", OFF, "weights in reward.functions"),
     # reward
     "reward_model.*": Inert(_JUDGE),
-    "reward_model.enable": Inert(_JUDGE, OFF, _ROLLOUT_FUNCTION),
+    "reward_model.model.input_tokenizer": Inert(
+        "the reward model gets the answer's text, in its own tokenizer and chat template"
+    ),
+    "reward_model.model.external_lib": Inert(
+        "no extra module is imported", OFF, "reward_model.model.trust_remote_code, or a class that Transformers knows"
+    ),
     "reward_model.reward_manager": Inert(
         "each answer is graded alone, in worker processes", ("naive", None), _ROLLOUT_FUNCTION
     ),
@@ -308,7 +364,12 @@ INERT: Mapping[str, Inert] = {
     "reward.reward_manager.module.*": Inert("no class is loaded while source is register"),
     "reward.reward_kwargs*": Inert("reward managers are not built", OFF, "custom_reward_function.reward_kwargs"),
     "reward.reward_model.*": Inert(_JUDGE),
-    "reward.reward_model.enable": Inert(_JUDGE, OFF, _ROLLOUT_FUNCTION),
+    "reward.reward_model.rollout.top_k": Inert("a judge draws from all tokens", (None, -1, 0), "top_k=-1"),
+    "reward.reward_model.rollout.top_p": Inert("a judge draws from all tokens", (None, 1, 1.0), "top_p=1"),
+    "reward.reward_model.rollout.do_sample": Inert("reward_model.judge.temperature decides; 0 is greedy"),
+    "reward.reward_model.rollout.prompt_length": Inert("reward_model.max_length limits what is read"),
+    "reward.reward_model.rollout.seed": Inert("a judge's draws are named by actor_rollout_ref.rollout.seed"),
+    "reward.reward_model.rollout.ignore_eos": Inert("a judge ends where its end token is", OFF, "ignore_eos=False"),
     "reward.max_concurrent": Inert("reward.num_workers says how many answers are graded at once"),
     # trainer
     "trainer.balance_batch": Inert("rows are always cut into passes of like length; no number depends on it"),
@@ -368,7 +429,6 @@ _JSONL = "trainer.logger=[console,jsonl,tensorboard]"
 
 REFUSED_VALUES: Mapping[str, Mapping[object, Refused]] = {
     "algorithm.adv_estimator": {
-        "gae": Refused("it needs a critic, which comes later", _GRPO),
         **{
             name: Refused(_LATER, _GRPO)
             for name in (
@@ -422,9 +482,6 @@ COHORT_ONLY: tuple[str, ...] = (
     "data.curriculum.stages",
     "data.curriculum.floor",
     "data.curriculum.discount",
-    "algorithm.filter_groups.on_exhausted",
-    "algorithm.overlong_filter",
-    "algorithm.group_by",
     f"{ARR}.actor.share_prompt",
     f"{ARR}.actor.dtype",
     f"{ARR}.actor.optim.eps",
@@ -433,6 +490,10 @@ COHORT_ONLY: tuple[str, ...] = (
     f"{ARR}.rollout.val_kwargs.min_p",
     f"{ARR}.rollout.val_kwargs.also_greedy",
     f"{ARR}.rollout.val_kwargs.stop",
+    "critic.optim.eps",
+    "algorithm.filter_groups.on_exhausted",
+    "algorithm.overlong_filter",
+    "algorithm.group_by",
     "algorithm.rollout_correction.preset",
     "algorithm.rollout_correction.rollout_rs_inverted",
     "algorithm.rollout_correction.rollout_rs_threshold_lower",
@@ -467,8 +528,37 @@ COHORT_ONLY: tuple[str, ...] = (
     "algorithm.repr_align.ref_alignment.gold_key",
     "algorithm.repr_align.ref_alignment.encoder.path",
     "algorithm.repr_align.ref_alignment.encoder.max_length",
+    "algorithm.chord.enable",
+    "algorithm.chord.files",
+    "algorithm.chord.prompt_key",
+    "algorithm.chord.response_key",
+    "algorithm.chord.max_length",
+    "algorithm.chord.batch_size",
+    "algorithm.chord.mu_warmup_steps",
+    "algorithm.chord.mu_decay_steps",
+    "algorithm.chord.mu_peak",
+    "algorithm.chord.mu_valley",
+    "algorithm.chord.phi",
     "reward.functions",
     "reward.max_unscorable_rate",
+    "reward_model.kind",
+    "reward_model.model.tokenizer_path",
+    "reward_model.model.custom_chat_template",
+    "reward_model.weight",
+    "reward_model.scale",
+    "reward_model.shift",
+    "reward_model.label",
+    "reward_model.activation",
+    "reward_model.truncation",
+    "reward_model.dtype",
+    "reward_model.judge.template",
+    "reward_model.judge.pattern",
+    "reward_model.judge.worst",
+    "reward_model.judge.best",
+    "reward_model.judge.n",
+    "reward_model.judge.temperature",
+    "reward_model.judge.max_tokens",
+    "reward_model.judge.apply_chat_template_kwargs",
     "trainer.threads",
     "trainer.seed",
     "trainer.max_minutes",
@@ -484,8 +574,13 @@ DEVIATIONS: Mapping[str, tuple[str, str]] = {
     f"{ARR}.model.use_remove_padding": ("False", "packed rows are faster and no number changes"),
     f"{ARR}.actor.clip_ratio_low": ("0.2", "follows clip_ratio; in verl setting clip_ratio alone changes nothing"),
     f"{ARR}.actor.clip_ratio_high": ("0.2", "follows clip_ratio; in verl setting clip_ratio alone changes nothing"),
+    "critic.model.path": ("~/models/deepseek-llm-7b-chat", "follows the actor's model"),
+    "critic.model.trust_remote_code": ("False", "follows the actor's model"),
+    "critic.model.use_remove_padding": ("False", "packed rows are faster and no number changes"),
     "data.train_files": ("~/data/rlhf/gsm8k/train.parquet", "must be given, or data.task"),
     "data.val_files": ("~/data/rlhf/gsm8k/test.parquet", "must be given where validation is asked for"),
+    "reward_model.model.path": ("~/models/FsfairX-LLaMA3-RM-v0.1", "must be given where a classifier grades"),
+    "reward_model.forward_max_token_len_per_gpu": ("32768", "follows the actor's budget; memory only"),
     "trainer.logger": ("[console, wandb]", "works offline, without an account"),
     "trainer.device": ("cuda", "takes the GPU where there is one"),
     "trainer.n_gpus_per_node": ("8", "counts replicas, on CPU cores too"),

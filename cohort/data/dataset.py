@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from cohort.data.files import Rows, load_rows, write_rows
+from cohort.data.files import load_rows, place, write_rows
 from cohort.data.order import permutation
 from cohort.data.tokenizer import as_messages, check_template_kwargs, decode, encode, render_text
 from cohort.errors import UserError
@@ -96,32 +96,28 @@ def _rendered(
     try:
         return render_text(tokenizer, value, **kwargs)
     except TemplateError as error:
-        raise UserError(f"{_place(rows, i)}: the chat template refuses the prompt ({error})") from error
+        raise UserError(f"{place(rows, i)}: the chat template refuses the prompt ({error})") from error
 
 
 def _prompt_value(rows: Sequence[Mapping[str, Any]], i: int, prompt_key: str) -> str | list[Message]:
     """The prompt of row ``i``, checked."""
     row = rows[i]
     if prompt_key not in row:
-        raise UserError(f"{_place(rows, i)}: no column `{prompt_key}` (data.prompt_key); the row has: {', '.join(row)}")
+        raise UserError(f"{place(rows, i)}: no column `{prompt_key}` (data.prompt_key); the row has: {', '.join(row)}")
     for name in MEDIA_COLUMNS:
         if row.get(name):
-            raise UserError(f"{_place(rows, i)}: column `{name}` is not empty; only text prompts can be trained on yet")
+            raise UserError(f"{place(rows, i)}: column `{name}` is not empty; only text prompts can be trained on yet")
     value = row[prompt_key]
     if isinstance(value, str) and value:
         return value
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
         for message in value:
             if not (isinstance(message, Mapping) and isinstance(message.get("role"), str) and "content" in message):
-                raise UserError(f"{_place(rows, i)}: each message of `{prompt_key}` needs `role` and `content`")
+                raise UserError(f"{place(rows, i)}: each message of `{prompt_key}` needs `role` and `content`")
         return list(value)
     raise UserError(
-        f"{_place(rows, i)}: `{prompt_key}` must be a string or a list of messages, not empty; it is {value!r:.60}"
+        f"{place(rows, i)}: `{prompt_key}` must be a string or a list of messages, not empty; it is {value!r:.60}"
     )
-
-
-def _place(rows: Sequence[Mapping[str, Any]], i: int) -> str:
-    return rows.place(i) if isinstance(rows, Rows) else f"data row {i + 1}"
 
 
 def _prompt(
@@ -155,7 +151,7 @@ def _fit(
     """Filters, cuts or refuses what is longer than ``limit`` tokens."""
     long = [prompt for prompt in prompts if len(prompt.ids) > limit]
     longest = max(prompts, key=lambda prompt: len(prompt.ids), default=None)
-    extreme = f"the longest has {len(longest.ids)} ({_place(rows, longest.row)})" if longest else ""
+    extreme = f"the longest has {len(longest.ids)} ({place(rows, longest.row)})" if longest else ""
     if filter_overlong:
         kept = [prompt for prompt in prompts if len(prompt.ids) <= limit]
         say(

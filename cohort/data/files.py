@@ -35,6 +35,11 @@ class Rows(list[dict[str, Any]]):
         return f"{self._names[number]} row {index - start + 1}"
 
 
+def place(rows: Sequence[Mapping[str, Any]], i: int) -> str:
+    """Where row ``i`` came from, for messages; rows that were handed in are counted from 1."""
+    return rows.place(i) if isinstance(rows, Rows) else f"data row {i + 1}"
+
+
 def load_rows(files: str | Path | Sequence[str | Path], *, key: str = "data.train_files") -> Rows:
     """Reads parquet (``.parquet``) and JSON Lines (``.jsonl``, ``.json``) files, in the order given.
 

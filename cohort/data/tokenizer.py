@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +64,22 @@ def _template_text(chat_template: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def check_template_kwargs(tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, object]) -> None:
+def check_template_kwargs(
+    tokenizer: PreTrainedTokenizerBase,
+    template_kwargs: Mapping[str, object],
+    *,
+    key: str = "data.apply_chat_template_kwargs",
+) -> None:
     """Refuses template variables that the chat template does not read.
+
+    Args:
+        tokenizer: has the template.
+        template_kwargs: the variables.
+        key: the setting that named them, for messages.
 
     Raises:
         UserError: naming the variable.
     """
-    key = "data.apply_chat_template_kwargs"
     for name in template_kwargs:
         if name in RESERVED_TEMPLATE_KWARGS:
             raise UserError(f"{key}.{name} is set by Cohort itself; remove it")
@@ -195,6 +205,47 @@ def prefill(tokenizer: PreTrainedTokenizerBase, **template_kwargs: Any) -> str:
         return ""
     header = _common(past[len(_common(past, closed)) :], opened[len(closed) :])
     return opened[len(closed) + len(header) :]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What stands around an assistant's content, apart from the header that the prompt ends with.
+
+    Attributes:
+        opening: what the prompt holds of the answer already, see ``prefill``.
+        before: white space that the template writes before the content, such as the space of Mistral's.
+        after: white space between the content and ``end``.
+        end: the id that ends the turn.
+    """
+
+    opening: str
+    before: str
+    after: str
+    end: int
+
+
+def assistant_turn(tokenizer: PreTrainedTokenizerBase, **template_kwargs: Any) -> Turn:
+    """How an answer is written behind its prompt: as the chat template does, or as bare text with the EOS id.
+
+    Raises:
+        UserError: if neither the template nor the tokenizer has an id that ends an answer.
+    """
+    special = turn_end_id(tokenizer, **template_kwargs)
+    end = tokenizer.eos_token_id if special is None else special
+    if not isinstance(end, int):
+        raise UserError("the tokenizer has no EOS id, and the chat template ends no turn: an answer could never end")
+    content = {"role": "assistant", "content": PROBE}
+    last = _rendered_probe(tokenizer, [content], template_kwargs)
+    past = _rendered_probe(tokenizer, [content, {"role": "user", "content": "next"}], template_kwargs)
+    opened = _rendered_probe(tokenizer, [], template_kwargs, add_generation_prompt=True)
+    before = after = ""
+    if past is not None and opened is not None and PROBE in past:
+        before = past[len(_common(past, opened)) : past.index(PROBE)]
+    if special is not None and last is not None:
+        after = last[last.rindex(PROBE) + len(PROBE) :].partition(decode(tokenizer, [special]))[0]
+    return Turn(
+        opening=prefill(tokenizer, **template_kwargs), before=before if before.isspace() else "", after=after, end=end
+    )
 
 
 def _common(a: str, b: str) -> str:

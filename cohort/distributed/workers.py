@@ -20,8 +20,8 @@ from torch import Tensor
 from cohort.distributed.reduce import GroupReduce
 from cohort.distributed.split import gather_rows, split_rows
 from cohort.metrics import Metrics, merge
-from cohort.protocols import Policy, Reduce, Reference, TokenStats, Update, Weights
-from cohort.types import Batch, Experience
+from cohort.protocols import Critic, Policy, Reduce, Reference, TokenStats, Update, ValueUpdate, Weights
+from cohort.types import Batch, Demonstrations, Experience
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,7 @@ class Parts:
 
     actor: Policy
     reference: Reference | None = None
+    critic: Critic | None = None
 
 
 class PolicyWorker:
@@ -61,9 +62,9 @@ class PolicyWorker:
         assert self.parts.reference is not None
         return self.parts.reference.log_probs(batch, hidden=hidden)
 
-    def update(self, minibatch: Experience) -> Update:
+    def update(self, minibatch: Experience, demonstrations: Demonstrations | None) -> Update:
         """``Policy.update`` on this replica's rows; counts and gradients are summed over all."""
-        return self.parts.actor.update(minibatch)
+        return self.parts.actor.update(minibatch, demonstrations=demonstrations)
 
     def advance(self) -> None:
         """``Policy.advance``."""
@@ -84,6 +85,36 @@ class PolicyWorker:
     def save(self, folder: Path) -> None:
         """``Policy.save``."""
         self.parts.actor.save(folder)
+
+    @property
+    def critic(self) -> Critic:
+        """This replica's critic; ``RemoteCritic`` is made only where there is one."""
+        assert self.parts.critic is not None
+        return self.parts.critic
+
+    def values(self, batch: Batch) -> Tensor:
+        """``Critic.values`` on this replica's rows."""
+        return self.critic.values(batch)
+
+    def update_critic(self, minibatch: Experience) -> ValueUpdate:
+        """``Critic.update`` on this replica's rows; counts and gradients are summed over all."""
+        return self.critic.update(minibatch)
+
+    def advance_critic(self) -> None:
+        """``Critic.advance``."""
+        self.critic.advance()
+
+    def critic_state(self) -> dict[str, Any]:
+        """``Critic.state``."""
+        return self.critic.state()
+
+    def load_critic_state(self, state: Mapping[str, Any]) -> None:
+        """``Critic.load_state``."""
+        self.critic.load_state(state)
+
+    def save_critic(self, folder: Path) -> None:
+        """``Critic.save``."""
+        self.critic.save(folder)
 
 
 class Replicas:
@@ -120,10 +151,14 @@ class RemotePolicy:
         calls = [w.log_probs.remote(batch.select(r), wanted) for w, r in zip(self.replicas.workers, rows, strict=True)]
         return _join(ray.get(calls), rows)
 
-    def update(self, minibatch: Experience) -> Update:
-        """One optimiser step of all replicas together."""
+    def update(self, minibatch: Experience, *, demonstrations: Demonstrations | None = None) -> Update:
+        """One optimiser step of all replicas together; demonstrations are split over them too."""
         rows = split_rows(minibatch.batch, len(self.replicas))
-        calls = [w.update.remote(minibatch.select(r)) for w, r in zip(self.replicas.workers, rows, strict=True)]
+        experts = _split(demonstrations, len(self.replicas))
+        calls = [
+            w.update.remote(minibatch.select(r), e)
+            for w, r, e in zip(self.replicas.workers, rows, experts, strict=True)
+        ]
         updates: list[Update] = ray.get(calls)
         metrics: Metrics = {}
         for update in updates:
@@ -167,6 +202,13 @@ class RemoteReference:
             for w, r in zip(self.replicas.workers, rows, strict=True)
         ]
         return _join(ray.get(calls), rows)
+
+
+def _split(demonstrations: Demonstrations | None, replicas: int) -> list[Demonstrations | None]:
+    """Each replica's share of the demonstrations; without any, nothing for each."""
+    if demonstrations is None:
+        return [None] * replicas
+    return [demonstrations.select(rows) for rows in split_rows(demonstrations.batch, replicas)]
 
 
 def _join(parts: Sequence[TokenStats], rows: Sequence[Tensor]) -> TokenStats:

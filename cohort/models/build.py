@@ -14,7 +14,7 @@ from cohort.errors import UserError
 from cohort.models.forward import causal_lm
 from cohort.models.precision import resolve_precision
 
-__all__ = ["add_lora", "load_model", "pick_device", "resolve_precision"]
+__all__ = ["add_lora", "load_model", "named", "override", "pick_device", "resolve_precision"]
 
 
 def pick_device(requested: str = "auto") -> torch.device:
@@ -61,12 +61,10 @@ def load_model(
     Raises:
         UserError: one line, if there is no such model, it is no causal LM, or its folder lacks weights.
     """
-    name = str(path)
-    if not Path(name).is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise UserError(f"no model folder at {name}; give a Hugging Face folder or the name of a model on the hub")
+    name = named(path)
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-        _override(config, override_config or {}, name)
+        override(config, override_config or {}, name)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             name, config=config, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True
         )
@@ -80,7 +78,24 @@ def load_model(
     return model.to(device).eval()  # pyright: ignore[reportArgumentType]
 
 
-def _override(config: PretrainedConfig, changes: Mapping[str, Any], name: str) -> None:
+def named(path: str | Path) -> str:
+    """The folder or hub name that ``from_pretrained`` takes.
+
+    Raises:
+        UserError: if it can only be a folder, and there is none.
+    """
+    name = str(path)
+    if not Path(name).is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise UserError(f"no model folder at {name}; give a Hugging Face folder or the name of a model on the hub")
+    return name
+
+
+def override(config: PretrainedConfig, changes: Mapping[str, Any], name: str) -> None:
+    """Replaces fields of a model's config.
+
+    Raises:
+        UserError: for one that the config does not have.
+    """
     known = config.to_dict()
     for key, value in changes.items():
         if key not in known:
@@ -96,6 +111,7 @@ def add_lora(
     target_modules: str | Sequence[str] = "all-linear",
     exclude_modules: str | Sequence[str] | None = None,
     dropout: float = 0.0,
+    head: str | None = None,
 ) -> nn.Module:
     """Freezes ``model`` and adds trainable low-rank adapters (Hu et al. 2021, 2106.09685) with peft.
 
@@ -106,6 +122,7 @@ def add_lora(
         target_modules: names of the layers that get one; ``all-linear`` is every linear layer but the head.
         exclude_modules: names to leave out.
         dropout: must be 0: with dropout the log-probs of two passes differ and no ratio means anything.
+        head: name of a head that starts anew, as a value head does: it gets no adapter and is trained whole.
 
     Returns:
         peft's wrapper, in eval mode.
@@ -117,14 +134,15 @@ def add_lora(
 
     if dropout:
         raise UserError(f"lora dropout={dropout} makes log-probs random, and ratios with them; set it to 0")
+    exclude = exclude_modules if isinstance(exclude_modules, str | None) else list(exclude_modules)
+    if head is not None:
+        exclude = f"({exclude})|{head}" if isinstance(exclude, str) else [*(exclude or ()), head]
     settings = LoraConfig(
-        task_type=TaskType.CAUSAL_LM,
+        task_type=TaskType.CAUSAL_LM if head is None else None,
         r=rank,
         lora_alpha=alpha,  # pyright: ignore[reportArgumentType]
         target_modules=target_modules if isinstance(target_modules, str) else list(target_modules),
-        exclude_modules=exclude_modules
-        if exclude_modules is None or isinstance(exclude_modules, str)
-        else list(exclude_modules),
+        exclude_modules=exclude,
         lora_dropout=0.0,
     )
     try:
@@ -134,8 +152,14 @@ def add_lora(
             f"cannot add LoRA with target_modules={target_modules}: {str(error).splitlines()[0]}"
         ) from error
     lm = causal_lm(adapted)
+    if head is not None:
+        lm.get_submodule(head).requires_grad_(True)
     ends = (lm.get_input_embeddings(), lm.get_output_embeddings())
-    if lm.config.get_text_config().tie_word_embeddings and any("lora" in type(end).__module__ for end in ends):
+    if (
+        head is None
+        and lm.config.get_text_config().tie_word_embeddings
+        and any("lora" in type(end).__module__ for end in ends)
+    ):
         raise UserError(
             "LoRA on an embedding that is tied to the head cannot be merged; leave both out of target_modules"
         )

@@ -42,7 +42,7 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def save_folder(model: nn.Module, folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
-    """A folder that ``AutoModelForCausalLM.from_pretrained`` loads, with the tokenizer.
+    """A folder that ``from_pretrained`` of the model's own kind loads, with the tokenizer.
 
     Under LoRA the weights are merged, and the adapter alone is in ``adapter/``.
     """

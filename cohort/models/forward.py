@@ -1,7 +1,8 @@
 """The forward pass of the policy: a batch in, per-token statistics out.
 
 ``token_stats`` is the only way to a log-prob. It asks for a layout, runs the decoder over the least number of
-tokens, and sends only the positions that the model has to predict through the head. Activation checkpointing is
+tokens, and sends only the positions that the model has to predict through the head. ``decode`` and ``spread`` are
+what it shares with the value model (``value.py``), which reads the same positions. Activation checkpointing is
 owned here: a decoder layer is wrapped by ``torch.utils.checkpoint`` for the length of a call, and no key-value
 cache ever exists in training.
 """
@@ -26,7 +27,7 @@ from cohort.models.layout import Arrangement, Layout, arrange
 from cohort.protocols import TokenStats
 from cohort.types import Batch
 
-__all__ = ["Layout", "causal_lm", "token_stats"]
+__all__ = ["Layout", "causal_lm", "decode", "spread", "token_stats"]
 
 
 def causal_lm(model: nn.Module) -> PreTrainedModel:
@@ -77,7 +78,7 @@ def token_stats(
             hidden=pooled if hidden else None,
         )
     plan = arrange(batch.to("cpu"), layout, last=hidden).to(lm.device)
-    states = _decode(lm, plan, checkpointing=layout.checkpointing)  # (N, D)
+    states = decode(lm, plan, checkpointing=layout.checkpointing)  # (N, D)
     head = lm.get_output_embeddings()
     assert head is not None, f"{type(lm).__name__} has no head"
     columns = head_stats(
@@ -94,20 +95,17 @@ def token_stats(
 
 def _padded(columns: HeadStats, plan: Arrangement, shape: tuple[int, int], *, pooled: Tensor | None) -> TokenStats:
     """Statistics of M tokens spread over (B, T)."""
-
-    def spread(column: Tensor | None) -> Tensor | None:
-        if column is None:
-            return None
-        return column.new_zeros(shape[0] * shape[1]).index_copy(0, plan.cells, column).view(shape)
-
-    log_probs = spread(columns.log_probs)
-    assert log_probs is not None
     return TokenStats(
-        log_probs=log_probs,
-        entropy=spread(columns.entropy),
-        sum_pi_squared=spread(columns.sum_pi_squared),
+        log_probs=spread(columns.log_probs, plan, shape),
+        entropy=None if columns.entropy is None else spread(columns.entropy, plan, shape),
+        sum_pi_squared=None if columns.sum_pi_squared is None else spread(columns.sum_pi_squared, plan, shape),
         hidden=pooled,
     )
+
+
+def spread(column: Tensor, plan: Arrangement, shape: tuple[int, int]) -> Tensor:
+    """Numbers of the M scored tokens in their cells, 0 elsewhere  # (B, T)."""
+    return column.new_zeros(shape[0] * shape[1]).index_copy(0, plan.cells, column).view(shape)
 
 
 def _pool(states: Tensor, plan: Arrangement, shape: tuple[int, int]) -> Tensor:
@@ -119,8 +117,14 @@ def _pool(states: Tensor, plan: Arrangement, shape: tuple[int, int]) -> Tensor:
     return total / rows.bincount(minlength=shape[0]).clamp(min=1)[:, None]
 
 
-def _decode(lm: PreTrainedModel, plan: Arrangement, *, checkpointing: bool) -> Tensor:
-    """Last hidden states, flattened over rows  # (N, D)."""
+def decode(lm: PreTrainedModel, plan: Arrangement, *, checkpointing: bool) -> Tensor:
+    """Last hidden states after the final norm, flattened over rows  # (N, D).
+
+    Args:
+        lm: a decoder with a head of any kind, in eval mode.
+        plan: what it runs, on its device.
+        checkpointing: see ``Layout``.
+    """
     inputs: dict[str, Any] = {"input_ids": plan.ids, "use_cache": False}
     implementation = lm.config._attn_implementation
     if plan.segments is not None:
@@ -147,7 +151,7 @@ def _checkpointed(lm: PreTrainedModel, implementation: str | None) -> Iterator[N
     layers = decoder_layers(lm)
 
     def run(forward: Any, *args: Any, **kwargs: Any) -> Any:
-        with _attention(lm, implementation):  # the second run happens long after _decode has returned
+        with _attention(lm, implementation):  # the second run happens long after decode has returned
             return forward(*args, **kwargs)
 
     def run_checkpointed(forward: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,7 +177,7 @@ def decoder_layers(lm: PreTrainedModel) -> list[nn.Module]:
     layers = [module for module in lm.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise UserError(
-            f"{type(lm).__name__} does not mark its decoder layers; "
-            "set actor_rollout_ref.model.enable_gradient_checkpointing=False"
+            f"{type(lm).__name__} does not mark its decoder layers; set enable_gradient_checkpointing=False under "
+            "actor_rollout_ref.model (critic.model for the critic)"
         )
     return list(layers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cohort.models.layout import answer_tokens, prompt_keys
+from cohort.models.layout import Layout, answer_tokens, prompt_keys
 from cohort.types import Batch
 
 
@@ -59,6 +59,17 @@ class _Load:
         if self.padded:
             return self.prompts * self.longest_prompt + self.rows * self.longest_answer
         return self.prompt_tokens + self.answer_tokens
+
+
+def cut(batch: Batch, *, budget: Budget, layout: Layout) -> list[Tensor]:
+    """Row indices of the micro-batches of a pass over ``batch``; see ``plan``."""
+    return plan(
+        batch,
+        max_tokens=budget.max_tokens,
+        max_rows=budget.max_rows,
+        share_prompt=layout.share_prompt,
+        padded=not layout.packed,
+    )
 
 
 def plan(

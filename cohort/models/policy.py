@@ -5,47 +5,33 @@ From the training step to the loss: Trainer.step -> LocalPolicy.update -> Object
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import Parameter
+from torch import nn
 
 from cohort.algorithms.masking import counts
 from cohort.errors import UserError
-from cohort.metrics import Last, Mean, Metric, Metrics, Sum, merge
+from cohort.metrics import Metric, Metrics, merge
 from cohort.models.build import dropout_is_off, trainable
+from cohort.models.demonstrations import LOSS, learn_demonstrations, mix
 from cohort.models.export import merged_weights, save_folder
 from cohort.models.forward import causal_lm, token_stats
 from cohort.models.layout import DEFAULT_LAYOUT, Layout
-from cohort.models.micro import UNLIMITED, Budget, plan
+from cohort.models.micro import UNLIMITED, Budget, cut
 from cohort.models.objective import Objective
 from cohort.models.optim import Optimizer, OptimSettings
 from cohort.models.precision import Compute
 from cohort.models.scoring import Collector, score
+from cohort.models.step import Alone, apply, first_bad, load_training_state, training_state
 from cohort.models.support import settle_layout
 from cohort.protocols import Reduce, TokenStats, Update, Weights
-from cohort.types import Batch, Experience
+from cohort.types import Batch, Demonstrations, Experience
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-SAMPLED = 512
-"""Weights per tensor that ``actor/weights_changed_share`` looks at."""
-
-
-class Alone:
-    """``protocols.Reduce`` for a single process."""
-
-    def sum(self, values: Tensor) -> Tensor:
-        """The values themselves."""
-        return values
-
-    def gradients(self, parameters: Iterable[Parameter]) -> None:
-        """Nothing to add."""
 
 
 class LocalPolicy:
@@ -117,16 +103,18 @@ class LocalPolicy:
                 hidden=hidden,
             )
 
-    def update(self, minibatch: Experience) -> Update:
+    def update(self, minibatch: Experience, *, demonstrations: Demonstrations | None = None) -> Update:
         """One optimiser step on the whole minibatch, cut into micro-batches for memory alone.
 
+        With demonstrations the loss is (1 - weight) times the objective plus weight times theirs.
         Where the loss or a gradient is not finite, no weight and no moment of the optimiser changes:
         ``actor/skipped_updates`` counts it and ``Update.warning`` names the first bad row.
         """
         self.optimizer.zero_grad()
+        share = 1.0 - demonstrations.weight if demonstrations else 1.0
         whole = self.reduce.sum(counts(minibatch.mask.to(self.device)))  # (2,): tokens, rows
         collected, metrics = Collector(minibatch.batch), dict[str, Metric]()
-        for rows in self._plan(minibatch.batch):
+        for rows in cut(minibatch.batch, budget=self.budget, layout=self.layout):
             micro = minibatch.select(rows.to(minibatch.advantages.device)).to(self.device)
             with self.compute():
                 stats = token_stats(
@@ -137,52 +125,38 @@ class LocalPolicy:
                     entropy=self.entropy,
                 )  # (b, T)
                 loss, seen = self.objective(stats, micro, whole)
-                if loss.requires_grad:  # no row may have a token to learn from
-                    loss.backward()
+                if share and loss.requires_grad:  # no row may have a token to learn from
+                    (loss * share).backward()
             collected.add(rows, stats)
             merge(metrics, seen)
+        if demonstrations:
+            metrics = mix(metrics, self._demonstrated(demonstrations), demonstrations.weight)
         return self._apply(minibatch, collected.stats(), metrics)
 
-    def _plan(self, batch: Batch) -> list[Tensor]:
-        return plan(
-            batch,
-            max_tokens=self.budget.max_tokens,
-            max_rows=self.budget.max_rows,
-            share_prompt=self.layout.share_prompt,
-            padded=not self.layout.packed,
+    def _demonstrated(self, demonstrations: Demonstrations) -> Metrics:
+        """Adds the demonstrations' share of the gradient."""
+        micros = cut(demonstrations.batch, budget=self.budget, layout=self.layout)
+        return learn_demonstrations(
+            self.model, demonstrations, micros, layout=self.layout, compute=self.compute, reduce=self.reduce
         )
 
     def _apply(self, minibatch: Experience, stats: TokenStats, metrics: Metrics) -> Update:
         """Adds up over replicas, then steps or, where anything is not finite, does not."""
-        parameters = self.optimizer.parameters
-        for parameter in parameters:
-            if parameter.grad is None:  # also on a replica without rows: all replicas step alike
-                parameter.grad = torch.zeros_like(parameter)
-        self.reduce.gradients(parameters)
-        metrics, replicas = self._whole_losses(metrics, self.objective.losses(minibatch))
-        norm = float(self.optimizer.clip())
-        finite = math.isfinite(norm) and math.isfinite(metrics["actor/loss"].read())
-        before = [_sample(parameter) for parameter in parameters]
+        losses = (*self.objective.losses(minibatch), *([LOSS] if LOSS in metrics else []))
+        metrics, finite = apply(self.optimizer, self.reduce, metrics, owner="actor", losses=losses, total="actor/loss")
         if finite:
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-        after = [_sample(parameter) for parameter in parameters]
-        changed = sum(int((x != y).sum()) for x, y in zip(before, after, strict=True))
-        metrics |= {
-            "actor/grad_norm": Mean(norm),
-            "actor/lr": Last(self.optimizer.lr),
-            "actor/weights_changed_share": Mean(changed, sum(len(x) for x in before)),
-            "actor/skipped_updates": Sum((not finite) / replicas),
+            return Update(metrics=metrics, stats=stats)
+        tensors = {
+            "log_probs": stats.log_probs,
+            "advantages": minibatch.advantages,
+            "old_log_probs": minibatch.old_log_probs,
+            "ref_log_probs": minibatch.ref_log_probs,
         }
-        warning = "" if finite else f"update skipped: {_first_bad(minibatch, stats, metrics)}"
-        return Update(metrics=metrics, stats=stats, warning=warning)
-
-    def _whole_losses(self, metrics: Metrics, names: tuple[str, ...]) -> tuple[Metrics, float]:
-        """Losses summed over replicas, as one observation per update; and the number of replicas."""
-        local = [metrics[name].read() if name in metrics else 0.0 for name in names]
-        *totals, replicas = self.reduce.sum(torch.tensor([*local, 1.0], dtype=torch.float64)).tolist()
-        rest = {name: metric for name, metric in metrics.items() if name not in names}
-        return rest | {name: Mean(total) for name, total in zip(names, totals, strict=True)}, replicas
+        shown = f", loss on demonstrations is {metrics[LOSS].read()}" if LOSS in metrics else ""
+        reason = first_bad(tensors, minibatch.batch.mask) or (
+            f"loss is {metrics['actor/loss'].read()}, gradient norm is {metrics['actor/grad_norm'].read()}{shown}"
+        )
+        return Update(metrics=metrics, stats=stats, warning=f"update skipped: {reason}")
 
     def advance(self) -> None:
         """Moves the learning-rate schedule on by one training step."""
@@ -194,47 +168,16 @@ class LocalPolicy:
 
     def state(self) -> dict[str, Any]:
         """Trainable parameters, optimiser moments, schedule; the frozen base of LoRA is not part of it."""
-        return {"parameters": {n: p.detach().clone() for n, p in trainable(self.model)}, **self.optimizer.state()}
+        return training_state(self.model, self.optimizer)
 
-    @torch.no_grad()
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restores ``state()``.
 
         Raises:
             UserError: if it belongs to another model.
         """
-        own, saved = dict(trainable(self.model)), state["parameters"]
-        if own.keys() != saved.keys() or any(own[name].shape != saved[name].shape for name in own):
-            raise UserError(
-                "the checkpoint's parameters are not those of this model; resume with the model it was made of"
-            )
-        for name, parameter in own.items():
-            parameter.copy_(saved[name])
-        self.optimizer.load_state(state)
+        load_training_state(self.model, self.optimizer, state)
 
     def save(self, folder: Path) -> None:
         """Writes a Hugging Face folder that ``from_pretrained`` loads, tokenizer included; LoRA merged in."""
         save_folder(self.model, folder, self.tokenizer)
-
-
-def _sample(parameter: Tensor) -> Tensor:
-    """A few hundred values spread over the tensor, copied."""
-    flat = parameter.detach().reshape(-1)
-    return flat[:: max(len(flat) // SAMPLED, 1)].clone()
-
-
-def _first_bad(minibatch: Experience, stats: TokenStats, metrics: Metrics) -> str:
-    """What is not finite, as far as it can be told."""
-    tensors = {
-        "log_probs": stats.log_probs,
-        "advantages": minibatch.advantages,
-        "old_log_probs": minibatch.old_log_probs,
-        "ref_log_probs": minibatch.ref_log_probs,
-    }
-    mask = minibatch.batch.mask > 0
-    for name, tensor in tensors.items():
-        if tensor is not None:
-            bad = (~tensor.to(mask.device).isfinite() & mask).any(1).nonzero()
-            if len(bad):
-                return f"{name} of row {int(bad[0])} of the minibatch is not finite"
-    return f"loss is {metrics['actor/loss'].read()}, gradient norm is {metrics['actor/grad_norm'].read()}"

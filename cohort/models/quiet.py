@@ -1,4 +1,4 @@
-"""Hugging Face's progress bars, off: a run has one bar of its own."""
+"""Hugging Face's progress bars and remarks, off: a run has one bar of its own and says what matters itself."""
 
 from __future__ import annotations
 
@@ -18,3 +18,14 @@ def no_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def no_load_report() -> Iterator[None]:
+    """Transformers prints a table where a head is new, as a value head is; not inside the block."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from cohort.models.forward import token_stats
 from cohort.models.layout import Layout
-from cohort.models.micro import Budget, plan
+from cohort.models.micro import Budget, cut
 from cohort.protocols import TokenStats
 from cohort.types import Batch
 
@@ -66,14 +66,7 @@ def score(
 ) -> TokenStats:
     """``token_stats`` of every row within ``budget``, without gradient, on the batch's device."""
     collected = Collector(batch)
-    micros = plan(
-        batch,
-        max_tokens=budget.max_tokens,
-        max_rows=budget.max_rows,
-        share_prompt=layout.share_prompt,
-        padded=not layout.packed,
-    )
-    for rows in micros:
+    for rows in cut(batch, budget=budget, layout=layout):
         stats = token_stats(
             model,
             batch.select(rows.to(batch.ids.device)),

@@ -24,6 +24,7 @@ from cohort.rewards.base import (
     user_traceback,
 )
 from cohort.rewards.check import check_rewards
+from cohort.rewards.conversation import answer_text
 from cohort.rewards.pool import FunctionsBroken, WorkerLost, WorkerPool
 from cohort.rewards.worker import Setup
 from cohort.types import Author, Prompt, Rollout, Score
@@ -94,6 +95,11 @@ class RewardRunner:
 
     async def score(self, rollout: Rollout) -> Score:
         """Grades one trajectory. Whatever the functions do, the outcome is a ``Score``."""
+        outcomes, seconds = await self.outcomes(rollout)
+        return combine(self.functions, outcomes, seconds)
+
+    async def outcomes(self, rollout: Rollout) -> tuple[list[Graded], float]:
+        """What each function says about one trajectory, in their order, and the seconds that took."""
         values = call_values(rollout, self.prefill)
         if self._async:
             (plain, seconds), others = await asyncio.gather(
@@ -105,7 +111,7 @@ class RewardRunner:
         outcomes = dict(zip(self._plain, plain, strict=True))
         outcomes.update(zip(self._async, [outcome for outcome, _ in others], strict=True))
         seconds = max([seconds, *(elapsed for _, elapsed in others)])
-        return combine(self.functions, [outcomes[i] for i in range(len(outcomes))], seconds)
+        return [outcomes[i] for i in range(len(outcomes))], seconds
 
     async def _grade_plain(self, values: Mapping[str, object]) -> tuple[list[Graded], float]:
         if not self._plain:
@@ -175,7 +181,7 @@ def _shipped(reward: RewardFunction, call: Call) -> tuple[object, ...]:
 def call_values(rollout: Rollout, prefill: str = "") -> dict[str, object]:
     """Everything that a reward may ask for, by name; see ``cohort.rewards.base``."""
     prompt = rollout.prompt
-    text = prefill + rollout.text if prefill and prompt.text.endswith(prefill) else rollout.text
+    text = answer_text(rollout, prefill)
     info = prompt.columns.get("extra_info")
     messages = [dict(message) for message in prompt.messages]
     return {
@@ -196,9 +202,14 @@ def call_values(rollout: Rollout, prefill: str = "") -> dict[str, object]:
     }
 
 
-def combine(functions: Sequence[RewardFunction], outcomes: Sequence[Graded], seconds: float = 0.0) -> Score:
-    """One score from all outcomes: sum of weight x value over those that apply, unscorable if one of them is."""
-    if len(functions) == 1:
+def combine(
+    functions: Sequence[RewardFunction], outcomes: Sequence[Graded], seconds: float = 0.0, *, named: bool = False
+) -> Score:
+    """One score from all outcomes: sum of weight x value over those that apply, unscorable if one of them is.
+
+    With ``named`` it is a part of a larger sum: a single function's parts have its name too, and none need apply.
+    """
+    if len(functions) == 1 and not named:
         (function,), (outcome,) = functions, outcomes
         total = None if outcome.value is None else function.weight * outcome.value
         return Score(value=total, parts=outcome.parts, reason=outcome.reason, seconds=seconds)
@@ -212,6 +223,6 @@ def combine(functions: Sequence[RewardFunction], outcomes: Sequence[Graded], sec
         else:
             parts[function.name] = outcome.value
             total += function.weight * outcome.value
-    if not any(outcome.applies for outcome in outcomes):
+    if not named and not any(outcome.applies for outcome in outcomes):
         reasons.append("no reward applies to this row")
     return Score(value=None if reasons else total, parts=parts, reason="\n".join(reasons), seconds=seconds)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cohort.errors import UserError
-from cohort.protocols import Environment, Reward, Sampler, Sampling, SeedKey
+from cohort.protocols import Environment, GroupReward, Reward, Sampler, Sampling, SeedKey
 from cohort.types import FinishReason, Group, Prompt, Rollout, Score
 
 
@@ -30,8 +30,9 @@ async def collect(
     """A group of ``n`` rollouts per prompt, in the order of ``prompts`` and of the sample numbers.
 
     One coroutine per rollout runs the environment and then the reward, so rewards overlap with the
-    sampling of what is not finished yet. A rollout or reward that raises is data: the rollout is
-    there, aborted where the environment failed, with a score of None and the traceback as reason.
+    sampling of what is not finished yet. A ``GroupReward`` has the last word when all are finished. A
+    rollout or reward that raises is data: the rollout is there, aborted where the environment failed,
+    with a score of None and the traceback as reason.
 
     Args:
         prompts: the questions. A prompt that occurs twice gets different draws each time.
@@ -53,7 +54,7 @@ async def collect(
     greedy = replace(sampling, temperature=0.0)
     tasks = []
     for prompt in prompts:
-        first = seen[prompt.row] * n
+        first = seen[prompt.row] * (n + baseline)
         seen[prompt.row] += 1
         for sample in range(n + baseline):
             key = SeedKey(seed=seed, step=step, prompt=prompt.row, sample=first + sample)
@@ -67,10 +68,11 @@ async def collect(
         await asyncio.gather(*tasks, return_exceptions=True)
     width = n + baseline
     cohorts = [tuple(rollouts[i * width : (i + 1) * width]) for i in range(len(prompts))]
-    return [
+    groups = [
         Group(prompt=prompt, rollouts=cohort[:n], baseline=cohort[n] if baseline else None)
         for prompt, cohort in zip(prompts, cohorts, strict=True)
     ]
+    return await reward.score_groups(groups) if isinstance(reward, GroupReward) else groups
 
 
 async def _finish(
@@ -89,7 +91,8 @@ async def _finish(
         raise
     except Exception:
         failed = Score(value=None, reason=traceback.format_exc())
-        return Rollout(prompt=prompt, sample=sample, finish_reason=FinishReason.ABORT, score=failed)
+        return Rollout(prompt=prompt, sample=sample, finish_reason=FinishReason.ABORT, score=failed, key=key)
+    rollout = replace(rollout, key=key)
     if reward is None:
         return rollout
     started = time.perf_counter()

@@ -3,6 +3,7 @@
     checkpoints/step_20/
         hf/            a Hugging Face folder, loadable by from_pretrained, tokenizer included
         state.pt       parameters, optimiser, schedule: what an exact resume needs
+        critic/        hf/ and state.pt of the critic, where there is one
         trainer.json   step, data position, KL coefficient
         prompts.json   what the order of prompts follows, where it follows anything but seed and position
 
@@ -46,6 +47,9 @@ class Checkpoints:
         partial.mkdir(parents=True)
         trainer.actor.save(partial / "hf")
         torch.save(dict(trainer.actor.state()), partial / "state.pt")
+        if trainer.critic:
+            trainer.critic.save(partial / "critic" / "hf")
+            torch.save(dict(trainer.critic.state()), partial / "critic" / "state.pt")
         facts = {
             "step": trainer.steps,
             "position": trainer.position,
@@ -63,13 +67,21 @@ class Checkpoints:
         """Puts ``trainer`` where the checkpoint was taken.
 
         Raises:
-            UserError: if ``folder`` is not a checkpoint.
+            UserError: if ``folder`` is not a checkpoint, or one without the critic that this run has.
         """
         facts_file = folder / "trainer.json"
         if not facts_file.is_file():
             raise UserError(f"{folder} is not a checkpoint: it has no trainer.json; give a step_N folder of a run")
         facts = json.loads(facts_file.read_text())
+        critic_file = folder / "critic" / "state.pt"
+        if trainer.critic and not critic_file.is_file():
+            raise UserError(
+                f"{folder} has no critic, and this run has one; start anew from its weights with "
+                f"actor_rollout_ref.model.path={folder / 'hf'}"
+            )
         trainer.actor.load_state(torch.load(folder / "state.pt", weights_only=True))
+        if trainer.critic:
+            trainer.critic.load_state(torch.load(critic_file, weights_only=True))
         trainer.steps = facts["step"]
         trainer.position = facts["position"]
         if trainer.kl_reward:

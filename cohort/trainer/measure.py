@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from cohort.algorithms.mismatch import mismatch
 from cohort.metrics import Last, Max, Mean, Metrics, Sum, merge, summary
@@ -67,7 +68,18 @@ def _tensors(record: StepRecord) -> Metrics:
     metrics = summary("critic/score", scores)
     merge(metrics, summary("critic/rewards", (record.rewards * batch.mask).sum(1).tolist()))
     merge(metrics, summary("critic/advantages", record.experience.advantages[on_mask].tolist()))
+    values, returns = record.experience.values, record.experience.returns
+    if values is not None and returns is not None and on_mask.any():
+        merge(metrics, summary("critic/values", values[on_mask].tolist()))
+        merge(metrics, summary("critic/returns", returns[on_mask].tolist()))
+        metrics["critic/vf_explained_var"] = Last(explained_variance(values[on_mask], returns[on_mask]))
     return metrics
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float:
+    """``1 - Var(returns - values) / (Var(returns) + 1e-5)`` over tokens (N,): 1 is perfect, 0 a constant."""
+    left = (returns - values).double().var(correction=0)
+    return float(1 - left / (returns.double().var(correction=0) + 1e-5))
 
 
 def _lengths(rollouts: Sequence[Rollout]) -> Metrics:
@@ -120,7 +132,8 @@ def _time(rollouts: Sequence[Rollout], clock: Stopwatch) -> Metrics:
     metrics: Metrics = {f"timing_s/{name}": Sum(seconds) for name, seconds in clock.seconds.items()}
     response = sum(len(r.response_ids) for r in rollouts)
     total = response + sum(len(r.prompt.ids) for r in rollouts)
-    for name, tokens in (("gen", response), ("ref", total), ("adv", total), ("update_actor", total)):
+    over_all = ("ref", "values", "adv", "update_critic", "update_actor")
+    for name, tokens in (("gen", response), *((name, total) for name in over_all)):
         if name in clock.seconds and tokens:
             metrics[f"timing_per_token_ms/{name}"] = Last(1000 * clock.seconds[name] / tokens)
     step = clock.seconds["step"]

@@ -37,6 +37,7 @@ from cohort.protocols import (
 from cohort.rollout.collect import collect
 from cohort.rollout.event_loop import EventLoop
 from cohort.trainer.advantage import Advantage
+from cohort.trainer.chord import Chord
 from cohort.trainer.evidence import Correction, Evidence, Stage, score_values
 from cohort.trainer.gather import Filter, Gathered
 from cohort.trainer.kl import KLController
@@ -98,6 +99,7 @@ class Trainer:
         selection: Selection | None = None,
         group_filter: Filter | None = None,
         screen: Screen | None = None,
+        chord: Chord | None = None,
     ) -> None:
         self.plan = plan
         self.prompts = prompts
@@ -114,6 +116,7 @@ class Trainer:
         self.selection = selection
         self.group_filter = group_filter
         self.screen = screen or Screen()
+        self.chord = chord
         self.event_loop = EventLoop()
         self.steps = 0  # finished training steps; also the version of the weights
         self.position = 0  # prompts drawn since the run began
@@ -230,9 +233,11 @@ class Trainer:
                 with clock("select"):
                     known = _select_stats(evidence.old, rows) if index == 0 else None
                     minibatch = self.selection(minibatch, self.actor, known=known, step=self.steps, update=index)
+            demonstrations = self.chord(self.steps, index) if self.chord else None
             with clock("update_actor"):
-                update = self.actor.update(minibatch)
+                update = self.actor.update(minibatch, demonstrations=demonstrations)
             merge(metrics, update.metrics)
+            merge(metrics, self.chord.metrics(self.steps, index) if self.chord else {})
             warnings += [update.warning] if update.warning else []
             if index < updates // self.plan.epochs:
                 passed.add(rows, update.stats)

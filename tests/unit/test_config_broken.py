@@ -16,6 +16,10 @@ GOOD = {
     f"{ARR}.rollout.n": 5,
 }
 
+GAE = {"algorithm.adv_estimator": "gae"}
+RM = {"reward_model.enable": True, "reward_model.model.path": "RM"}
+JUDGE = {"reward_model.enable": True, "reward_model.kind": "judge"}
+
 # key, value, and what the line must hold beside them: the remedy
 BROKEN = [
     # unknown keys
@@ -99,7 +103,6 @@ BROKEN = [
     ("trainer.resume_mode", "always", "auto, disable, resume_path"),
     ("data.task", "arithmatic", "did you mean arithmetic?"),
     # verl's, not built
-    ("algorithm.adv_estimator", "gae", "algorithm.adv_estimator=grpo"),
     ("algorithm.adv_estimator", "dr_grpo", "norm_adv_by_std_in_grpo=False"),
     ("data.reward_fn_key", "source", "data_source"),
     ("algorithm.adv_estimator", "rloo", "algorithm.adv_estimator=grpo"),
@@ -115,7 +118,13 @@ BROKEN = [
     (f"{ARR}.rollout.max_model_len", 64, "1024"),
     (f"{ARR}.rollout.val_kwargs.do_sample", True, "val_kwargs.temperature"),
     (f"{ARR}.rollout.repetition_penalty", 1.1, "instead"),
-    ("algorithm.gamma", 0.99, "instead"),
+    ("algorithm.gamma", 1.5, "from 0 to 1"),
+    ("critic.enable", True, "algorithm.adv_estimator=gae"),
+    ("critic.optim.learning_rate", 1e-6, "--keys critic.optim."),
+    ("critic.optim.lr", 0, "above 0"),
+    ("critic.strategy", "megatron", "instead"),
+    ("critic.cliprange_value", 0, "above 0"),
+    ("critic.loss_agg_mode", "token-maen", "did you mean token-mean?"),
     ("algorithm.filter_groups.enable", "yes", "True or False"),
     ("data.gen_batch_size", 24, "data.train_batch_size"),
     ("algorithm.rollout_correction.rollout_is", "tokens", "did you mean token?"),
@@ -123,11 +132,14 @@ BROKEN = [
     ("algorithm.rollout_correction.rollout_rs", "token_k1", "needs rollout_rs_threshold"),
     ("algorithm.ref_reward_blend.max_weight", 1.5, "the nearest is 1"),
     ("algorithm.repr_align.ref_alignment.schedule", "cosin", "did you mean cosine?"),
-    ("reward_model.enable", True, "custom_reward_function.path"),
+    ("reward_model.enable", True, "reward_model.kind=judge"),
+    ("reward_model.kind", "generative", "classifier, judge"),
+    ("reward_model.judge.n", 0, "from 1"),
+    ("reward.reward_model.rollout.top_p", 0.9, "top_p=1"),
     ("reward_model.reward_manager", "dapo", "custom_reward_function.path"),
     ("trainer.logger", ["console", "wandb"], "[console,jsonl,tensorboard]"),
     ("trainer.default_hdfs_dir", "hdfs://x", "instead"),
-    ("trainer.critic_warmup", 5, "trainer.critic_warmup=0"),
+    ("trainer.critic_warmup", -1, "from 0"),
     ("data.custom_cls.path", "my.py", "instead"),
     ("trainer.v1.trainer_mode", "separate_async", "trainer.v1.trainer_mode=sync"),
     # one key against another
@@ -162,8 +174,25 @@ TWO_KEYS = [
     ({"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": 0.0}, "kl_coef=0", "0.001"),
     ({"custom_reward_function.path": "r.py", "reward.functions": [{"name": "gsm8k"}]}, "r.py", "reward.functions"),
     ({"reward.functions": [{"name": "gsm8k", "weight": 0}]}, "weight=0", "leave it out"),
+    ({**RM, "reward_model.weight": 0}, "reward_model.weight=0", "enable=False"),
+    ({**RM, "reward_model.scale": 0}, "reward_model.scale=0", "enable=False"),
+    ({**RM, "reward_model.activation": "softmax"}, "reward_model.activation=softmax", "sigmoid"),
+    ({**JUDGE, "reward_model.judge.worst": 10}, "reward_model.judge.worst=10", "make them differ"),
+    ({**JUDGE, "reward_model.judge.pattern": "Score"}, "reward_model.judge.pattern=Score", "brackets"),
+    ({**JUDGE, "reward_model.judge.pattern": "("}, "reward_model.judge.pattern=(", "not a regular expression"),
+    ({**JUDGE, "reward_model.judge.n": 2, "reward_model.judge.temperature": 0}, "reward_model.judge.n=2", "n=1"),
     ({"trainer.total_training_steps": 5, f"{ARR}.actor.optim.lr_warmup_steps": 5}, "lr_warmup_steps=5", "less than 5"),
     ({f"{ARR}.rollout.prompt_length": 64, "data.max_prompt_length": 32}, "prompt_length=64", "one of them"),
+    ({**GAE, "critic.enable": False}, "critic.enable=False", "leave it out"),
+    ({**GAE, "critic.ppo_mini_batch_size": 4}, "critic.ppo_mini_batch_size=4", "leave critic.ppo_mini_batch_size out"),
+    ({**GAE, "critic.ppo_epochs": 2}, "critic.ppo_epochs=2", "leave critic.ppo_epochs out"),
+    ({**GAE, "critic.shuffle": True}, "critic.shuffle=True", "leave critic.shuffle out"),
+    ({**GAE, "trainer.critic_warmup": 5, "trainer.total_training_steps": 5}, "critic_warmup=5", "less than 5"),
+    (
+        {**GAE, "trainer.total_training_steps": 5, "critic.optim.lr_warmup_steps": 5},
+        "critic.optim.lr_warmup_steps=5",
+        "less than 5",
+    ),
     ({"data": {"seed": 3}, "data.seed": 4}, "data.seed=3", "give it once"),
     ({f"{ARR}.rollout.val_kwargs": {"do_sample": False, "temperature": 0.6}}, "do_sample=False", "temperature to 0"),
 ]

@@ -73,9 +73,13 @@ def test_reward_functions_are_dataclasses():
 @pytest.mark.parametrize(("key", "source"), [(key.name, key.same_as) for key in keys().values() if key.same_as])
 def test_a_key_follows_another_until_it_is_set(key, source):
     hint = keys()[source].hint
-    new = {"trainer.seed": 7, "data.trust_remote_code": True, f"{ARR}.rollout.stop": ["x"]}.get(source)
+    new = {"trainer.seed": 7, "data.trust_remote_code": True, f"{ARR}.rollout.stop": ["x"], "data.prompt_key": "q"}.get(
+        source
+    )
     if new is None:
-        new = True if hint is bool else 0.25 if source.endswith("clip_ratio") else 96
+        new = {bool: True, str: "new"}.get(hint, 0.25 if source.endswith("clip_ratio") else 96)
+    if source.endswith("loss_agg_mode"):
+        new = "token-sum"
     config, _ = quiet({source: new})
     expected = tuple(new) if isinstance(new, list) else new
     assert found_at(config, key) == expected

@@ -6,6 +6,7 @@ from cohort.algorithms.kl import KL_KINDS
 from cohort.algorithms.masking import AGGREGATIONS
 from cohort.algorithms.registry import ADVANTAGES, POLICY_LOSSES
 from cohort.algorithms.schedules import LR_SCHEDULES
+from cohort.config.critic import READ_VALUES
 from cohort.config.schema.actor import Aggregation, KLKind
 from cohort.config.schema.data import TASKS
 from cohort.config.schema.trainer import Logger
@@ -27,6 +28,10 @@ def test_algorithms():
     assert choices(f"{ACTOR}.optim.lr_scheduler_type") == set(LR_SCHEDULES)
     assert choices(f"{ACTOR}.policy_loss.loss_mode") == set(POLICY_LOSSES)
     assert choices("algorithm.adv_estimator") == set(ADVANTAGES) - {"dr_grpo"}  # a switch of its own, as in verl
+
+
+def test_a_critic_runs_where_the_advantage_reads_values():
+    assert {name for name, entry in ADVANTAGES.items() if "values" in entry.needs} == set(READ_VALUES)
 
 
 def test_data():

@@ -164,3 +164,36 @@ def test_keys_with_the_same_reason_share_a_line():
     build({**GOOD, "ray_init.num_cpus": 4, "ray_kwargs.timeline_json_file": "x"}, note=notes.append)
     assert len(notes) == 1
     assert "ray_init.num_cpus=4, ray_kwargs.timeline_json_file=x" in notes[0]
+
+
+def test_reward_models_of_the_newer_names():
+    notes = []
+    config = build(
+        {
+            **GOOD,
+            "reward.reward_model.enable": True,
+            "reward.reward_model.model_path": "RM",
+            "reward.reward_model.rollout.dtype": "bfloat16",
+            "reward.reward_model.rollout.name": "vllm",
+            "reward_model.model.input_tokenizer": "M",
+        },
+        note=notes.append,
+    )
+    section = config.reward_model
+    assert (section.enable, section.model.path, section.dtype) == (True, "RM", "bfloat16")
+    assert any("in its own tokenizer and chat template" in note for note in notes)
+
+
+def test_keys_of_a_reward_model_that_does_nothing_are_said():
+    def notes_of(**settings):
+        notes = []
+        build(
+            {**GOOD, **{f"reward_model.{name.replace('__', '.')}": v for name, v in settings.items()}},
+            note=notes.append,
+        )
+        return " ".join(notes)
+
+    assert "reward_model.weight (reward_model.enable=False)" in notes_of(weight=2.0)
+    assert "reward_model.judge.n (reward_model.kind=classifier)" in notes_of(enable=True, model__path="C", judge__n=2)
+    assert "reward_model.label (reward_model.kind=judge)" in notes_of(enable=True, kind="judge", label="x")
+    assert "reward_model.dtype (reward_model.model.path=null" in notes_of(enable=True, kind="judge", dtype="float32")

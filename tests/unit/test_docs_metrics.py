@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from cohort.models.classifier import Classifier
 from cohort.protocols import Sampling
+from cohort.rewards.mixed import MixedReward
+from cohort.rewards.model import ClassifierReward
+from cohort.rewards.runner import RewardRunner
 from cohort.trainer.checkpoint import Checkpoints
 from cohort.trainer.dynamic import DynamicSampling
 from cohort.trainer.kl import KLController
@@ -15,6 +19,9 @@ from cohort.trainer.validator import Validator
 from cohort.types import Rollout, Score
 from tests.pages import ROOT
 from tests.rig import build_parts, build_trainer
+from tests.tiny import byte_tokenizer, tiny_classifier
+from tests.unit.test_chord import chord
+from tests.unit.test_rewards_judge import Writes, judge
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
@@ -49,12 +56,21 @@ def graded(rollout: Rollout) -> Score:
 
 
 def logged(
-    tmp_path, *, n: int, entropy_coeff: float = 0.0, overlong_filter: bool = False, of_parts=None, **options
+    tmp_path,
+    *,
+    n: int,
+    entropy_coeff: float = 0.0,
+    overlong_filter: bool = False,
+    of_parts=None,
+    grader=None,
+    **options,
 ) -> set[str]:
     parts = build_parts(**(of_parts or {}))
     parts.actor.objective = replace(parts.actor.objective, entropy_coeff=entropy_coeff)
     trainer = build_trainer(parts, reward=graded, tokens=6, **options)
     trainer.plan = replace(trainer.plan, overlong_filter=overlong_filter)
+    if grader:
+        trainer.reward = MixedReward(grader, functions=RewardRunner([lambda ids: len(ids)], num_workers=0, say=str))
     prompts = [replace(p, data_source="made/up") for p in trainer.prompts.batch(0, 2)]
     validator = Validator(trainer, prompts, sampling=Sampling(max_tokens=6), n=n, also_greedy=n > 1)
     watcher = Numbers()
@@ -66,13 +82,18 @@ def logged(
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory) -> set[str]:
-    """What tiny runs log: one update, several with every term in the loss, a KL in the reward, dynamic sampling."""
+    """What tiny runs log, each with another part of the step switched on."""
     folder = tmp_path_factory.mktemp("metrics")
+    classifier = ClassifierReward(Classifier(tiny_classifier()), byte_tokenizer())
     everything = {"reference": True, "kl_coef": 0.01}
     return (
         logged(folder, n=1)
+        | logged(folder, n=2, grader=classifier)
+        | logged(folder, n=2, grader=judge(Writes("Score: 3", "Score: 4")))
         | logged(folder, n=4, minibatch=2, entropy_coeff=0.01, of_parts=everything)
+        | logged(folder, n=2, chord=chord(phi=True))
         | logged(folder, n=2, kl_reward=KLController(coef=0.1, kind="kl"), of_parts={"reference": True})
+        | logged(folder, n=1, of_parts={"critic": True})
         | logged(folder, n=4, overlong_filter=True, group_filter=DynamicSampling(prompts=6))
     )
 

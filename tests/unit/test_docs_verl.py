@@ -9,7 +9,7 @@ from tests.pages import GENERATED, PAGES, ROOT
 
 PAGE = (ROOT / "docs" / "coming_from_verl.md").read_text(encoding="utf-8")
 KEY = re.compile(
-    r"(?<![\w./-])((?:data|actor_rollout_ref|algorithm|reward|custom_reward_function|trainer)\.[a-z_]+(?:\.[a-z_]+)*)(?=[=`\s,:)}])"
+    r"(?<![\w./-])((?:data|actor_rollout_ref|algorithm|reward|reward_model|custom_reward_function|trainer)\.[a-z_]+(?:\.[a-z_]+)*)(?=[=`\s,:)}])"
 )
 
 

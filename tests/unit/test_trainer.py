@@ -1,5 +1,6 @@
 """The training step, in one process and over two Ray replicas: the same tests, the same numbers."""
 
+import copy
 import inspect
 from functools import partial
 
@@ -8,6 +9,8 @@ import torch
 
 from cohort.errors import UserError
 from cohort.metrics import read
+from cohort.models.value import load_value_model
+from cohort.trainer.checkpoint import Checkpoints
 from cohort.trainer.kl import KLController
 from cohort.trainer.screen import Screen
 from cohort.trainer.trainer import Trainer
@@ -34,13 +37,15 @@ def make(request):
         if request.param == "local":
             trainer = build_trainer(build_parts(**settings), **of_trainer)
         else:
+            from cohort.distributed.critic import RemoteCritic
             from cohort.distributed.workers import Parts, RemotePolicy, RemoteReference, Replicas
 
             request.getfixturevalue("cluster")
             replicas = Replicas(partial(build_parts, **settings), replicas=2)
             opened.append(replicas)
             reference = RemoteReference(replicas) if settings.get("reference") else None
-            parts = Parts(actor=RemotePolicy(replicas), reference=reference)
+            critic = RemoteCritic(replicas) if settings.get("critic") else None
+            parts = Parts(actor=RemotePolicy(replicas), reference=reference, critic=critic)
             trainer = build_trainer(
                 parts, sampler_model=tiny_model(dtype=settings.get("dtype", torch.float32)), **of_trainer
             )
@@ -133,6 +138,88 @@ def test_too_many_unscorable_rollouts_stop_the_run_before_the_update(make):
     with pytest.raises(UserError, match="(?s)16 of 16.*KeyError: 'answer'"):
         trainer.step()
     assert all(torch.equal(before[name], tensor) for name, tensor in weights(trainer).items())
+
+
+def test_a_critic_learns_beside_the_actor(make):
+    trainer = make(of_parts={"critic": True}, minibatch=2)
+    before, critic = weights(trainer), copy.deepcopy(trainer.critic.state()["parameters"])
+    record = trainer.step()
+    metrics, experience = read(record.metrics), record.experience
+    assert experience.values is not None
+    assert experience.returns is not None
+    mask = experience.batch.mask
+    torch.testing.assert_close(experience.advantages, (experience.returns - experience.values) * mask)
+    assert metrics["critic/vf_loss"] > 0
+    assert metrics["critic/skipped_updates"] == metrics["actor/skipped_updates"] == 0
+    assert metrics["timing_s/values"] > 0
+    assert metrics["timing_s/update_critic"] > 0
+    spread = ((experience.returns - experience.values)[mask > 0].var(), experience.returns[mask > 0].var())
+    assert metrics["critic/vf_explained_var"] == pytest.approx(float(1 - spread[0] / spread[1]), rel=1e-2)
+    assert any(not torch.equal(before[name], tensor) for name, tensor in weights(trainer).items())
+    assert any(not torch.equal(critic[name], tensor) for name, tensor in trainer.critic.state()["parameters"].items())
+
+
+def test_the_actor_waits_while_the_critic_warms_up(make):
+    trainer = make(of_parts={"critic": True}, critic_warmup=1)
+    before = weights(trainer)
+    record = trainer.step()
+    metrics = read(record.metrics)
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights(trainer).items())
+    assert metrics["critic/grad_norm"] > 0
+    assert not any(name.startswith("actor/") for name in metrics)
+    assert 0 < metrics["training/rollout_probs_diff_max"] < 1e-4  # measured, although no update passed
+    assert read(trainer.step().metrics)["actor/grad_norm"] > 0
+    assert any(not torch.equal(before[name], tensor) for name, tensor in weights(trainer).items())
+
+
+def test_a_run_with_a_critic_resumes_exactly(make, tmp_path):
+    trainer = make(of_parts={"critic": True}, minibatch=2)
+    trainer.step()
+    folder = Checkpoints(tmp_path).save(trainer)
+    trainer.step()
+    straight = [copy.deepcopy(part.state()["parameters"]) for part in (trainer.actor, trainer.critic)]
+    Checkpoints(tmp_path).restore(trainer, folder)
+    trainer.step()
+    for expected, part in zip(straight, (trainer.actor, trainer.critic), strict=True):
+        for name, tensor in part.state()["parameters"].items():
+            assert torch.equal(tensor, expected[name]), name
+    assert load_value_model(folder / "critic" / "hf", device="cpu").config.num_labels == 1
+
+
+def test_a_checkpoint_without_a_critic_is_not_gone_on_from_with_one(tmp_path):
+    folder = Checkpoints(tmp_path).save(build_trainer(build_parts()))
+    with pytest.raises(UserError, match="has no critic"):
+        Checkpoints(tmp_path).restore(build_trainer(build_parts(critic=True)), folder)
+
+
+def test_two_replicas_of_a_critic_take_the_steps_of_one_process(cluster):
+    """Five SGD steps on fixed rollouts, the last with fewer rows than replicas: weights equal to 1e-6."""
+    from cohort.distributed.critic import RemoteCritic
+    from cohort.distributed.workers import Replicas
+    from tests.batches import UNEVEN, make_batch, make_experience
+
+    settings = {"optimizer": "SGD", "lr": 0.05, "critic": True}
+    local = build_parts(**settings).critic
+    replicas = Replicas(partial(build_parts, **settings), replicas=2)
+    remote = RemoteCritic(replicas)
+    for step in range(5):
+        batch = make_batch(UNEVEN if step < 4 else [(5, [8])], seed=step)
+        torch.testing.assert_close(local.values(batch), remote.values(batch), atol=1e-5, rtol=1e-5)
+        experience = make_experience(batch, seed=step)
+        here, there = local.update(experience), remote.update(experience)
+        local.advance(), remote.advance()
+        a, b = read(here.metrics), read(there.metrics)
+        assert a.keys() == b.keys()
+        for name in a:
+            assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), name
+    for name, tensor in local.state()["parameters"].items():
+        torch.testing.assert_close(tensor, remote.state()["parameters"][name], atol=1e-6, rtol=0)
+    bad = make_experience(make_batch(UNEVEN))
+    bad.returns[0, 0] = float("nan")
+    update = remote.update(bad)
+    assert read(update.metrics)["critic/skipped_updates"] == 1
+    assert update.warning.startswith("critic update skipped: ")
+    replicas.close()
 
 
 def test_two_replicas_take_the_steps_of_one_process(cluster):

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from cohort.config.schema.actor import Actor
 from cohort.config.schema.algorithm import Algorithm
+from cohort.config.schema.critic import Critic
 from cohort.config.schema.data import Data
 from cohort.config.schema.model import Model
-from cohort.config.schema.reward import CustomRewardFunction, Reward
+from cohort.config.schema.reward import CustomRewardFunction, Reward, RewardModel
 from cohort.config.schema.rollout import Ref, Rollouts
 from cohort.config.schema.trainer import Trainer
 
@@ -39,12 +40,16 @@ class Config:
     """Which prompts."""
     actor_rollout_ref: ActorRolloutRef
     """The policy."""
+    critic: Critic = field(default_factory=Critic)
+    """The value model, where the advantage needs one."""
     algorithm: Algorithm = field(default_factory=Algorithm)
     """From rewards to advantages."""
     reward: Reward = field(default_factory=Reward)
     """What an answer is worth."""
     custom_reward_function: CustomRewardFunction = field(default_factory=CustomRewardFunction)
     """One reward function from a file of yours."""
+    reward_model: RewardModel = field(default_factory=RewardModel)
+    """A model that grades, alone or beside reward functions."""
     trainer: Trainer = field(default_factory=Trainer)
     """The run."""
 
@@ -54,11 +59,13 @@ __all__ = [
     "ActorRolloutRef",
     "Algorithm",
     "Config",
+    "Critic",
     "CustomRewardFunction",
     "Data",
     "Model",
     "Ref",
     "Reward",
+    "RewardModel",
     "Rollouts",
     "Trainer",
 ]

@@ -7,7 +7,8 @@ from typing import Literal
 
 from cohort.config.schema.actor import KLKind
 from cohort.config.schema.correction import RolloutCorrection
-from cohort.config.schema.limits import NonNegative, Positive
+from cohort.config.schema.demonstrations import Chord
+from cohort.config.schema.limits import NonNegative, Positive, Share
 from cohort.config.schema.samples import FilterGroups
 from cohort.config.schema.shaping import RefRewardBlend, ReprAlign
 
@@ -30,8 +31,13 @@ class KLControl:
 class Algorithm:
     """From rewards to advantages."""
 
-    adv_estimator: Literal["grpo"] = "grpo"
-    """grpo: an answer's score minus the mean of its group (DeepSeekMath, arXiv 2402.03300)."""
+    adv_estimator: Literal["grpo", "gae"] = "grpo"
+    """grpo: an answer's score minus the mean of its group (DeepSeekMath, arXiv 2402.03300). gae: PPO's, with a critic
+    (arXiv 1506.02438)."""
+    gamma: Share = 1.0
+    """Discount of later rewards per token, in gae; 1 does not discount."""
+    lam: Share = 1.0
+    """GAE's lambda: 1 compares the value with everything that followed, 0 with the next value alone."""
     norm_adv_by_std_in_grpo: bool = True
     """Divide by the group's standard deviation; false is Dr. GRPO (arXiv 2503.20783)."""
     use_kl_in_reward: bool = False
@@ -52,3 +58,5 @@ class Algorithm:
     """Rewards mixed with how plausible the reference finds each token."""
     repr_align: ReprAlign = field(default_factory=ReprAlign)
     """A bonus for answers whose hidden states are near to the gold answer's."""
+    chord: Chord = field(default_factory=Chord)
+    """Demonstrations beside the rollouts."""

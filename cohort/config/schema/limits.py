@@ -34,6 +34,9 @@ class Range:
 Count = Annotated[int, Range(low=1)]
 """How many of something that must be there."""
 
+Whole = Annotated[int, Range(low=0)]
+"""How many of something that may be missing."""
+
 Seed = Annotated[int, Range(low=0, high=2**63 - 1)]
 """Names a stream of random numbers."""
 

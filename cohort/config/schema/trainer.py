@@ -34,6 +34,8 @@ class Trainer:
     """Passes over the training data, unless total_training_steps or max_minutes ends the run before."""
     total_training_steps: Count | None = None
     """Training steps of the whole run; null follows total_epochs."""
+    critic_warmup: Annotated[int, Range(low=0)] = 0
+    """Training steps in which the critic learns alone, before the actor's first update."""
     max_minutes: Positive | None = None
     """End the run after the step in which this much training time has passed."""
     logger: tuple[Logger, ...] = ("console", "jsonl")

@@ -1,0 +1,126 @@
+"""CHORD from the outside: the preset on the starter model, with demonstrations that are worked out."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from cohort.data.demonstrations import build_demonstrations
+from cohort.data.files import write_rows
+from cohort.data.tasks import arithmetic
+from cohort.data.tokenizer import load_tokenizer
+from cohort.models.layout import Layout
+from cohort.models.micro import Budget
+from cohort.models.scoring import score
+from cohort.types import Group, collate
+from tests.e2e.conftest import cohort
+from tests.starter import starter_folder
+
+
+def worked(split: str, size: int, *, seed: int = 5) -> list[dict]:
+    """Conversations in which an expert adds column by column."""
+    rows = []
+    for row in arithmetic.rows(split, size, seed):
+        question = row["prompt"][0]["content"]
+        answer = arithmetic.worked_answer(*map(int, question.rstrip("=").split("+")))
+        rows.append({"messages": [*row["prompt"], {"role": "assistant", "content": answer}]})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("chord")
+    starter_folder()
+    write_rows(place / "expert.parquet", worked("train", 300))
+    return place
+
+
+def command(name: str, *more: str) -> list[str]:
+    return [
+        "train", "--config-name=chord", "algorithm.chord.files=[expert.parquet]", "data.task=arithmetic",
+        "actor_rollout_ref.model.path=starter", "data.train_size=200", "data.val_size=100", "data.max_prompt_length=64",
+        "data.max_response_length=40", "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+        "algorithm.chord.batch_size=8", "trainer.val_before_train=False", "trainer.logger=[console,jsonl]",
+        f"trainer.experiment_name={name}", "reward.num_workers=0", *more,
+    ]  # fmt: skip
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def timeless(rows: list[dict]) -> list[dict]:
+    return [{k: v for k, v in row.items() if not k.startswith(("timing", "perf"))} for row in rows]
+
+
+SETTINGS = ("trainer.save_freq=1", "algorithm.chord.mu_decay_steps=4", "trainer.test_freq=-1")
+
+
+@pytest.fixture(scope="module")
+def whole(folder) -> list[dict]:
+    """The metrics of three steps."""
+    whole = cohort(command("whole", "trainer.total_training_steps=3", *SETTINGS), folder)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    said = " ".join(whole.stdout.split())
+    assert "each update learns from 8 demonstrations too; their weight mu falls from 0.9 to 0.05 over 4 updates" in said
+    return metrics(folder / "runs" / "cohort" / "whole")
+
+
+def test_the_preset_mixes_by_its_schedule(whole):
+    mu = [row["actor/chord_mu"] for row in whole]
+    assert mu == pytest.approx([(0.9 + 0.77552) / 2, (0.475 + 0.17448) / 2, 0.05], abs=1e-5)
+    assert all(row["training/updates"] == 2 and 100 < row["actor/sft_tokens"] < 8 * 27 for row in whole)
+    assert all(0 < row["actor/sft_nll"] < 1 and row["actor/skipped_updates"] == 0 for row in whole)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_where_it_was(folder, whole):
+    assert cohort(command("halves", "trainer.total_training_steps=1", *SETTINGS), folder).returncode == 0
+    second = cohort(command("halves", "trainer.total_training_steps=3", *SETTINGS), folder)
+    assert second.returncode == 0, second.stdout + second.stderr
+    runs = folder / "runs" / "cohort"
+    assert timeless(metrics(runs / "halves")) == timeless(whole)
+    a, b = (torch.load(runs / n / "checkpoints/step_3/state.pt", weights_only=True) for n in ("whole", "halves"))
+    assert all(torch.equal(a["parameters"][name], b["parameters"][name]) for name in a["parameters"])
+
+
+def test_without_files_it_says_which(folder):
+    arguments = [word for word in command("none") if not word.startswith("algorithm.chord.files")]
+    done = cohort(arguments, folder)
+    assert done.returncode == 2
+    assert "algorithm.chord.files=[]" in done.stderr and "Traceback" not in done.stderr
+
+
+def held_out_nll(model_folder: Path) -> float:
+    """Cross-entropy per token of demonstrations that no run sees."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder).eval()
+    shown = build_demonstrations(worked("test", 200), load_tokenizer(starter_folder()))
+    batch = collate([Group(prompt=rollout.prompt, rollouts=(rollout,)) for rollout in shown])
+    stats = score(model, batch, temperature=1.0, layout=Layout(), budget=Budget(max_tokens=4096))
+    return float(-stats.log_probs.sum() / batch.mask.sum())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi", [False, True], ids=["mu", "phi"])
+def test_it_learns_from_both(folder, phi):
+    """Held-out demonstrations become likelier and held-out answers better."""
+    done = cohort(
+        command(
+            f"learns-{phi}", "trainer.total_training_steps=25", "trainer.test_freq=25", "trainer.save_freq=25",
+            "trainer.val_before_train=True", "data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+            "algorithm.chord.mu_decay_steps=20", "algorithm.chord.batch_size=32", f"algorithm.chord.phi={phi}",
+            "actor_rollout_ref.actor.optim.lr=5e-4",
+        ),
+        folder, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = folder / "runs" / "cohort" / f"learns-{phi}"
+    rows = metrics(run)
+    name = next(key for key in rows[0] if key.startswith("val-core/cohort/arithmetic/") and "/mean@" in key)
+    before, after = held_out_nll(starter_folder()), held_out_nll(run / "checkpoints" / "step_25" / "hf")
+    print(f"phi={phi}: held-out nll {before:.3f} -> {after:.3f}, reward {rows[0][name]:.3f} -> {rows[-1][name]:.3f}")
+    assert after < before - 0.03
+    assert rows[-1][name] >= rows[0][name]
+    assert rows[-1]["critic/score/mean"] > rows[1]["critic/score/mean"]
