@@ -280,8 +280,7 @@ class Trace:
 
         def seen_collect(*args, **kwargs):
             self.events.append("gen")
-            self.groups = collect(*args, **kwargs)
-            return self.groups
+            return collect(*args, **kwargs)
 
         def seen_update(minibatch, **options):
             width = minibatch.batch.prompt_lengths.max()
