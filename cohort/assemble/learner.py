@@ -190,10 +190,12 @@ def log_prob_budget(section) -> Budget:
 def build_advantage(config: Config) -> Advantage:
     """The advantage estimator, with its options bound."""
     algorithm = config.algorithm
-    scale = "group" if algorithm.norm_adv_by_std_in_grpo else "none"
+    options: dict[str, object] = {"scale": "group" if algorithm.norm_adv_by_std_in_grpo else "none"}
+    if algorithm.adv_estimator == "gae":
+        options = {"gamma": algorithm.gamma, "lam": algorithm.lam}
     entry = ADVANTAGES[algorithm.adv_estimator]
     return Advantage(
-        function=partial(entry.function, scale=scale),
+        function=partial(entry.function, **options),
         reads=entry.needs,
         group_baseline=entry.group_baseline,
         group_by=algorithm.group_by,

@@ -14,7 +14,7 @@ ACTOR = "actor_rollout_ref.actor"
 READ_VALUES = ("gae",)
 """Advantage estimators that need a critic."""
 
-DISCOUNT = ("gae",)
+DISCOUNT = ("gae", "reinforce_plus_plus")
 """Advantage estimators that read algorithm.gamma."""
 
 
