@@ -87,10 +87,8 @@ class Score:
     @property
     def correctness(self) -> float | None:
         """How right the answer is: ``acc`` if the reward gives it as a number, else the value. 1 is right, 0 wrong."""
-        acc = self.parts.get("acc")
-        if self.value is None or acc is None or isinstance(acc, str) or acc != acc:
-            return self.value
-        return float(acc)
+        acc = self.parts.get("acc", self.value)
+        return self.value if self.value is None or isinstance(acc, str) or acc != acc else acc
 
 
 @dataclass(frozen=True, kw_only=True)
