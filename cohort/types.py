@@ -321,11 +321,9 @@ class Experience:
 class Demonstrations:
     """Answers of an expert that an update learns from beside its rollouts (CHORD, arXiv 2508.11408).
 
-    The loss of such an update is ``(1 - weight) x the rollouts' loss + weight x the demonstrations' loss``.
-
     Attributes:
         batch: prompts with demonstrated answers; the mask holds the tokens to learn.
-        weight: mu, above 0 and at most 1; an update without demonstrations gets None instead of a weight of 0.
+        weight: mu, above 0 and at most 1: theirs in the loss, where the rollouts' is 1 - mu. None stands for 0.
         phi: weigh each token by p (1 - p).
     """
 
