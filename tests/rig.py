@@ -141,7 +141,11 @@ def build_trainer(
         reward=FunctionReward(reward),
         actor=parts.actor,
         reference=parts.reference,
-        **{"advantage": READS_VALUES if parts.critic else Advantage(function=partial(grpo)), **options},
+        **{
+            "critic": parts.critic,
+            "advantage": READS_VALUES if parts.critic else Advantage(function=partial(grpo)),
+            **options,
+        },
     )
     trainer.publish()
     return trainer

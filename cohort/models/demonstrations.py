@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cohort.algorithms.masking import aggregate, counts, masked_sum
 from cohort.algorithms.supervised import demonstration_loss
 from cohort.metrics import Mean, Metrics, Sum, merge
 from cohort.models.forward import causal_lm, token_stats
 from cohort.models.layout import Layout
+from cohort.models.micro import Budget, cut
 from cohort.models.precision import Compute
 from cohort.protocols import Reduce
 from cohort.types import Demonstrations
@@ -23,9 +22,9 @@ LOSS = "actor/sft_loss"
 def learn_demonstrations(
     model: nn.Module,
     demonstrations: Demonstrations,
-    micros: Sequence[Tensor],
     *,
     layout: Layout,
+    budget: Budget,
     compute: Compute,
     reduce: Reduce,
 ) -> Metrics:
@@ -37,8 +36,8 @@ def learn_demonstrations(
     Args:
         model: a causal LM, in eval mode.
         demonstrations: this replica's rows; there may be none.
-        micros: indices of the rows of each pass.
         layout: how passes are laid out.
+        budget: what one pass may hold.
         compute: lends the model its compute type.
         reduce: sums over replicas.
 
@@ -49,7 +48,7 @@ def learn_demonstrations(
     device = causal_lm(model).device
     whole = reduce.sum(counts(demonstrations.batch.mask.to(device)))  # (2,): tokens, rows
     metrics: Metrics = {LOSS: Sum(0.0), "actor/sft_tokens": Mean(float(whole[0]))}
-    for rows in micros:
+    for rows in cut(demonstrations.batch, budget=budget, layout=layout):
         batch = demonstrations.batch.select(rows.to(demonstrations.batch.ids.device)).to(device)
         with compute():
             stats = token_stats(model, batch, temperature=1.0, layout=layout)  # (b, T)

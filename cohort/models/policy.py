@@ -136,9 +136,13 @@ class LocalPolicy:
 
     def _demonstrated(self, demonstrations: Demonstrations) -> Metrics:
         """Adds the demonstrations' share of the gradient."""
-        micros = cut(demonstrations.batch, budget=self.budget, layout=self.layout)
         return learn_demonstrations(
-            self.model, demonstrations, micros, layout=self.layout, compute=self.compute, reduce=self.reduce
+            self.model,
+            demonstrations,
+            layout=self.layout,
+            budget=self.budget,
+            compute=self.compute,
+            reduce=self.reduce,
         )
 
     def _apply(self, minibatch: Experience, stats: TokenStats, metrics: Metrics) -> Update:

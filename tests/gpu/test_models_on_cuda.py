@@ -1,4 +1,4 @@
-"""The policy on one CUDA device: the CPU's numbers in float32, and a bfloat16 update."""
+"""Policy and critic on one CUDA device: the CPU's numbers in float32, and a bfloat16 update."""
 
 from itertools import product
 
@@ -8,13 +8,14 @@ import torch
 from cohort.algorithms.registry import POLICY_LOSSES
 from cohort.metrics import read
 from cohort.models.build import pick_device, resolve_precision
+from cohort.models.critic import LocalCritic
 from cohort.models.forward import token_stats
 from cohort.models.layout import Layout
 from cohort.models.objective import Objective
 from cohort.models.optim import OptimSettings
 from cohort.models.policy import LocalPolicy
 from tests.batches import UNEVEN, make_batch, make_experience
-from tests.tiny import tiny_model
+from tests.tiny import tiny_model, tiny_value_model
 
 pytestmark = pytest.mark.gpu
 LAYOUTS = [Layout(packed=p, share_prompt=s, checkpointing=c) for p, s, c in product([False, True], repeat=3)]
@@ -52,3 +53,20 @@ def test_an_update_in_bfloat16(layout):
     assert seen["actor/weights_changed_share"] > 0.5
     assert update.stats.log_probs.device.type == "cpu"
     assert all(p.dtype == torch.float32 for p in policy.model.parameters())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_critic_has_the_values_of_the_cpu_and_updates_in_bfloat16(layout):
+    experience = make_experience(make_batch(UNEVEN))
+    optim = OptimSettings(lr=1e-3)
+    here, there = (
+        LocalCritic(tiny_value_model(dtype=torch.float64).to(device), optim=optim, layout=layout)
+        for device in ("cpu", "cuda")
+    )
+    assert (here.values(experience.batch) - there.values(experience.batch)).abs().max() < 1e-5
+    critic = LocalCritic(tiny_value_model().cuda(), optim=optim, layout=layout, compute_dtype=torch.bfloat16)
+    assert critic.values(experience.batch).device.type == "cpu"
+    seen = read(critic.update(experience).metrics)
+    assert seen["critic/skipped_updates"] == 0
+    assert seen["critic/weights_changed_share"] > 0.5
+    assert all(p.dtype == torch.float32 for p in critic.model.parameters())

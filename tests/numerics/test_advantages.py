@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort.algorithms.gae import gae
@@ -17,12 +17,14 @@ from tests.numerics.cases import NUMERICS, Case, cases
 from tests.numerics.estimators import VARIANTS, Evidence, Variant, built_in_advantages, evidence
 from tests.numerics.test_oracles import close
 
+FEW = settings(NUMERICS, max_examples=8)
+SCALED = [v for v in VARIANTS if "epsilon" in inspect.signature(ADVANTAGES[v.name].function).parameters]
 
-@pytest.mark.parametrize("scores", ["dense", "binary"])
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @NUMERICS
-@given(case=cases(max_width=7))
-def test_oracle(variant: Variant, scores: str, case: Case):
+@given(case=cases(max_width=7), scores=st.sampled_from(["dense", "binary"]))
+def test_oracle(variant: Variant, case: Case, scores: str):
     evidence_ = evidence(case, scores)
     result = variant(evidence_)
     lists = {name: None if x is None else x.tolist() for name, x in variant.arguments(evidence_).items()}
@@ -47,12 +49,10 @@ def test_the_oracles_and_the_variants_cover_every_built_in_entry():
         ]
 
 
-@pytest.mark.parametrize("epsilon", [1e-8, 1e-4, 0.5])
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if "epsilon" in inspect.signature(
-    ADVANTAGES[v.name].function).parameters], ids=str)  # fmt: skip
-@NUMERICS
-@given(case=cases())
-def test_epsilon(variant: Variant, epsilon: float, case: Case):
+@pytest.mark.parametrize("variant", SCALED, ids=str)
+@FEW
+@given(case=cases(), epsilon=st.sampled_from([1e-8, 1e-4, 0.5]))
+def test_epsilon(variant: Variant, case: Case, epsilon: float):
     with_epsilon = Variant(variant.name, variant.options | {"epsilon": epsilon}, variant.without)
     evidence_ = evidence(case, "binary")
     lists = {name: x.tolist() for name, x in variant.arguments(evidence_).items() if x is not None}

@@ -28,7 +28,8 @@ from cohort.algorithms.masking import aggregate, counts
 from cohort.algorithms.ppo_loss import clipped
 from cohort.algorithms.signatures import TokenLoss
 from tests.numerics.cases import NUMERICS, Case, cases
-from tests.numerics.test_golden import SWIFT_A, SWIFT_MASK, SWIFT_NEW, SWIFT_OLD, mask_of, matrix
+from tests.numerics.test_golden import mask_of, matrix
+from tests.numerics.test_golden_losses import SWIFT_A, SWIFT_MASK, SWIFT_NEW, SWIFT_OLD
 
 TRAINER = matrix([0.5, 0.5, 0.5], [0.4, 0.8, 1]).log()
 SAMPLER = matrix([0.4, 0.5, 0.2], [0.5, 0.4, 1]).log()
