@@ -13,10 +13,8 @@ SMALL = {
 
 
 def train(workplace, tmp_path, reward, **more):
-    keywords = {**SMALL, **more}
-    return cohort.train(
-        str(workplace / "M"), ROWS, reward, settings={"trainer.default_local_dir": str(tmp_path / "run")}, **keywords
-    )
+    settings = {"trainer.default_local_dir": str(tmp_path / "run"), **more.pop("settings", {})}
+    return cohort.train(str(workplace / "M"), ROWS, reward, settings=settings, **{**SMALL, **more})
 
 
 def test_a_lambda_and_a_list_of_dicts(workplace, tmp_path):
