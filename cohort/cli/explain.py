@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from cohort.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 EXAMPLES = """\
 examples:
@@ -31,22 +35,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     example.add_argument("--values", metavar="ROWS", help="gae: value of each token, one row per answer")
     example.add_argument("--parts", metavar="ROWS", help="gdpo: score of each answer, one row per part of the reward")
     example.add_argument("--old-log-probs", metavar="ROWS", help="optimal token baseline: log-prob of each token")
-    example.add_argument("--sum-pi-squared", metavar="ROWS", help="optimal token baseline: sum of squared probabilities")
+    example.add_argument(
+        "--sum-pi-squared", metavar="ROWS", help="optimal token baseline: sum of squared probabilities"
+    )
     example.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="option of the estimator")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints what there is to say."""
     from rich.console import Console
+    from rich.table import Table
 
     from cohort.explain import catalogue, show
 
     console = Console()
     if args.name == catalogue.WORKED:
+        from rich.measure import Measurement
+
         from cohort.explain.example import Given, worked
 
-        width = max(console.width, 120)
-        _print(Console(width=width), worked(Given(**{k: v for k, v in vars(args).items() if k != "name"})))
+        pieces = list(worked(Given(**{k: v for k, v in vars(args).items() if k != "name"})))
+        wide = Console(width=1000)
+        widths = (Measurement.get(wide, wide.options, piece).maximum for piece in pieces if isinstance(piece, Table))
+        _print(Console(width=max(console.width, *widths)), pieces)
         return 0
     for option, value in vars(args).items():
         if option != "name" and value:
@@ -63,6 +74,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print(console, renderables) -> None:
+def _print(console: Console, renderables: Iterable[RenderableType]) -> None:
     for renderable in renderables:
-        console.print(renderable, highlight=False, soft_wrap=False)
+        console.print(renderable, highlight=False)

@@ -143,5 +143,10 @@ def find(name: str) -> list[tuple[str, str]]:
     every = list(dict.fromkeys(word for names in KINDS.values() for word in names))
     last = {word.rpartition("/")[2]: word for word in reversed(every) if "/" in word}
     close = nearest_words(name, every) or [last[word] for word in nearest_words(name, last, most=1)]
+    close = close or [word for word in every if len(name) > 2 and _squeezed(name) in _squeezed(word)][:3]
     guess = f"did you mean {' or '.join(close)}?" if close else "cohort explain without a name lists them all"
     raise UserError(f"cohort explain {name}: no such preset, algorithm, reward or metric; {guess}")
+
+
+def _squeezed(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -95,6 +95,7 @@ def _blocks(text: str) -> list[tuple[str, list[str]]]:
 
 def _arguments(lines: list[str]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
+    name = ""
     for line in lines:
         if start := re.match(r"^    (\w+): (.*)$", line):
             name = start[1]

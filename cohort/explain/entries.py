@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -12,6 +12,7 @@ from typing import Any
 from cohort.config.convert import show
 from cohort.config.document import default_of
 from cohort.config.family import ACTOR, ESTIMATOR, ESTIMATORS, LOSS, LOSSES
+from cohort.config.schema import Actor, Algorithm
 from cohort.config.tree import keys
 from cohort.explain.catalogue import TERMS
 from cohort.explain.docstring import clause, parse
@@ -101,7 +102,8 @@ def explain(kind: str, name: str) -> Explanation:
 def setting(key: str, value: object = None) -> Setting:
     """A key with its default and its meaning; with ``value``, as the assignment that selects it."""
     known = keys()[key]
-    return Setting(key if value is None else f"{key}={show(value)}", default_of(known), known.doc)
+    default = default_of(known).replace(f"= {key.rpartition('.')[0]}.", "= ")
+    return Setting(key if value is None else f"{key}={show(value)}", default, known.doc)
 
 
 def _of(function: Callable[..., Any], kind: str, name: str, **more: Any) -> Explanation:
@@ -118,7 +120,9 @@ def _of(function: Callable[..., Any], kind: str, name: str, **more: Any) -> Expl
 
 def _estimator(name: str) -> Explanation:
     from cohort.algorithms.registry import ADVANTAGES
+    from cohort.assemble.options import ADVANTAGE_OPTIONS
 
+    by_key = ADVANTAGE_OPTIONS[name](Algorithm()) if name in ADVANTAGE_OPTIONS else ()
     entry = ADVANTAGES[name]
     said = parse(entry.function.__doc__)
     settings = [setting(ESTIMATOR, name), *(setting(f"algorithm.{key}") for key in ESTIMATORS[name].keys)]
@@ -137,7 +141,7 @@ def _estimator(name: str) -> Explanation:
         name,
         details=(*said.paragraphs, *needs),
         settings=tuple(settings),
-        options=_options(entry.function, said.arguments, besides=entry.needs),
+        options=_options(entry.function, said.arguments, besides=(*entry.needs, *by_key)),
         by="algorithm.adv_kwargs",
         metrics=tuple(metrics),
     )
@@ -145,7 +149,9 @@ def _estimator(name: str) -> Explanation:
 
 def _loss(name: str) -> Explanation:
     from cohort.algorithms.registry import POLICY_LOSSES
+    from cohort.assemble.options import LOSS_OPTIONS
 
+    by_key = (*(LOSS_OPTIONS[name](Actor()) if name in LOSS_OPTIONS else ()), "dual_clip", "selected")
     entry = POLICY_LOSSES[name]
     said = parse(entry.function.__doc__)
     known = LOSSES[name]
@@ -164,7 +170,7 @@ def _loss(name: str) -> Explanation:
             *(setting(f"{ACTOR}.{key}") for key in known.keys),
             Setting(f"{ACTOR}.loss_agg_mode", f"null: {entry.aggregation}", "How token losses become one number."),
         ),
-        options=_options(entry.function, said.arguments, besides=("selected",)),
+        options=_options(entry.function, said.arguments, besides=by_key),
         by=f"{ACTOR}.policy_loss.kwargs",
         metrics=("actor/pg_loss", *_diagnostics(entry)),
     )
@@ -183,7 +189,11 @@ def _kl(name: str) -> Explanation:
     from cohort.algorithms.kl import KL_KINDS
 
     function = KL_KINDS[name]
-    in_loss = (setting(f"{ACTOR}.use_kl_loss"), setting(f"{ACTOR}.kl_loss_type", name), setting(f"{ACTOR}.kl_loss_coef"))
+    in_loss = (
+        setting(f"{ACTOR}.use_kl_loss"),
+        setting(f"{ACTOR}.kl_loss_type", name),
+        setting(f"{ACTOR}.kl_loss_coef"),
+    )
     in_reward = (setting("algorithm.use_kl_in_reward"), setting("algorithm.kl_penalty", name))
     more: dict[str, Any] = {
         "settings": (*in_loss, *in_reward, setting("algorithm.kl_ctrl.kl_coef")),
@@ -191,7 +201,9 @@ def _kl(name: str) -> Explanation:
     }
     if isinstance(function, partial):
         base = parse(function.keywords["base"].__doc__)
-        more["formula"] = f"value     {base.formula}\ngradient  (log pi - log pi_ref) grad log pi"
+        more["formula"] = (
+            f"value     {base.formula.replace(chr(10), ', ')}\ngradient  (log pi - log pi_ref) grad log pi"
+        )
         more["summary"] = f"The value of {name.removesuffix('+')} with the gradient of k2, log pi - log pi_ref."
         return _of(function.func, "KL kind", name, **more)
     return _of(function, "KL kind", name, **more)
@@ -302,9 +314,9 @@ def _metric(name: str) -> Explanation:
 
 
 def _options(
-    function: Callable[..., Any], meanings: Any, *, besides: Iterable[str]
+    function: Callable[..., Any], meanings: Mapping[str, str], *, besides: Iterable[str]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Arguments with a default: name, default, meaning."""
+    """Arguments with a default, without those that have a key: name, default, meaning."""
     return tuple(
         (p.name, show(p.default), meanings.get(p.name, ""))
         for p in inspect.signature(function).parameters.values()

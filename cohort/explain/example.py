@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
-from cohort.algorithms.grouping import group_statistics
+from cohort.algorithms.grouping import GroupStatistics, group_statistics
 from cohort.algorithms.masking import masked_mean, masked_var
 from cohort.algorithms.registry import ADVANTAGES, AdvantageEntry
 from cohort.algorithms.shaping import place
@@ -147,22 +147,13 @@ def _tables(
     chosen = "".join(f", {key}={value}" for key, value in example.options.items())
     yield Text.assemble((name, "bold"), (f"  {len(example.scores)} answers{chosen}", "dim"))
     yield prose(said.summary)
-    yield Padding(Text(said.formula, style="green"), (1, 0, 1, 4))
-    statistics = group_statistics(example.scores, example.group)
-    yield Text("1. Groups", style="bold")
-    seen = dict.fromkeys(example.group.tolist())
-    first = [example.group.tolist().index(number) for number in seen]
-    yield table(
-        ("group", "answers", "mean", "std"),
-        ([str(int(example.group[b])), *_cells(statistics.size[b], statistics.mean[b], statistics.std[b])] for b in first),
-        numbers=True,
-    )
-    everyone = torch.ones_like(example.scores)
-    mean, std = masked_mean(example.scores, everyone), masked_var(example.scores, everyone).sqrt()
-    yield Text(f"all: mean {_number(mean)}, std {_number(std)}; std has the divisor n - 1", style="dim")
-    yield Text("\n2. Answers", style="bold")
-    yield _answers(example, statistics, advantages)
-    yield Text(f"\n3. Per token, from {entry.function.__module__}.{entry.function.__name__}", style="bold")
+    yield Padding(Text(said.formula, style="green"), (1, 0, 1, 4), expand=False)
+    if entry.group_baseline:
+        yield Text("Groups", style="bold")
+        yield _groups(example)
+    yield Text("\nAnswers" if entry.group_baseline else "Answers", style="bold")
+    yield _answers(entry, example, advantages)
+    yield Text(f"\nPer token, from {entry.function.__module__}.{entry.function.__name__}", style="bold")
     if not _constant(advantages, example.mask):
         for need in ("values", "old_log_probs", "sum_pi_squared"):
             if need in example.extra:
@@ -170,28 +161,56 @@ def _tables(
         yield from _per_token_table("rewards", example.rewards, example.mask)
         yield from _per_token_table("returns", returns, example.mask)
     yield from _per_token_table("advantages", advantages, example.mask)
-    yield from _remarks(entry, statistics, advantages, example.mask)
+    yield from _remarks(entry, example, advantages)
 
 
-def _answers(example: Example, statistics: Any, advantages: Tensor) -> RenderableType:
+def _columns(example: Example) -> dict[str, tuple[Tensor, GroupStatistics]]:
+    """What is compared within the groups, with its statistics: the score, or each part of the reward."""
+    if "parts" not in example.extra:
+        return {"score": (example.scores, group_statistics(example.scores, example.group))}
+    found = {}
+    for k, part in enumerate(example.extra["parts"].T):
+        applies = ~part.isnan()
+        known = group_statistics(part[applies], example.group[applies])
+        blank = torch.full_like(part, torch.nan)
+        found[f"part {k}"] = (part, GroupStatistics(*(blank.masked_scatter(applies, field) for field in known)))
+    return found
+
+
+def _groups(example: Example) -> RenderableType:
+    """A row per group and thing compared; below them the whole batch, whose deviation some estimators divide by."""
+    rows = []
+    for what, (values, statistics) in _columns(example).items():
+        for number in dict.fromkeys(example.group.tolist()):
+            b = next((i for i, g in enumerate(example.group.tolist()) if g == number and values[i] == values[i]), None)
+            if b is not None:
+                cells = _cells(statistics.size[b], statistics.mean[b], statistics.std[b])
+                rows.append([str(number), what, *cells])
+        everyone = (~values.isnan()).to(values.dtype)
+        std = masked_var(values, everyone).sqrt()
+        rows.append(["all", what, *_cells(everyone.sum(), masked_mean(values, everyone), std)])
+    return table(("group", "of", "answers", "mean", "std"), rows, numbers=True)
+
+
+def _answers(entry: AdvantageEntry, example: Example, advantages: Tensor) -> RenderableType:
     """A row per answer."""
-    columns = ["answer", "group", "tokens", "score", "group mean", "deviation", "group std"]
-    shown = [
-        example.mask.sum(dim=1), example.scores, statistics.mean, statistics.deviation, statistics.std,
-    ]  # fmt: skip
-    for k in range(example.extra["parts"].shape[1] if "parts" in example.extra else 0):
-        columns.append(f"part {k}")
-        shown.append(example.extra["parts"][:, k])
+    columns: dict[str, Tensor] = {"tokens": example.mask.sum(dim=1)}
+    for what, (values, statistics) in _columns(example).items():
+        columns[what] = values
+        if entry.group_baseline:
+            which = what.removeprefix("part") if "parts" in example.extra else ""
+            columns[f"- mean{which}"] = statistics.mean
+            columns[f"= deviation{which}"] = statistics.deviation
+            columns[f"group std{which}"] = statistics.std
     if "baseline" in example.extra:
-        columns.append("baseline")
-        shown.append(example.extra["baseline"])
-    columns.append("advantage" if _constant(advantages, example.mask) else "mean advantage")
-    shown.append(masked_mean(advantages, example.mask, axis=1))
+        columns["baseline"] = example.extra["baseline"]
+    constant = _constant(advantages, example.mask)
+    columns["advantage" if constant else "mean advantage"] = masked_mean(advantages, example.mask, axis=1)
     rows = (
-        [str(b), str(int(example.group[b])), *_cells(*(column[b] for column in shown))]
+        [str(b), str(int(example.group[b])), *_cells(*(column[b] for column in columns.values()))]
         for b in range(len(example.scores))
     )
-    return table(columns, rows, numbers=True)
+    return table(("answer", "group", *columns), rows, numbers=True)
 
 
 def _per_token_table(what: str, values: Tensor, mask: Tensor) -> Iterator[RenderableType]:
@@ -203,13 +222,13 @@ def _per_token_table(what: str, values: Tensor, mask: Tensor) -> Iterator[Render
     yield table(columns, rows, numbers=True)
 
 
-def _remarks(entry: AdvantageEntry, statistics: Any, advantages: Tensor, mask: Tensor) -> Iterator[RenderableType]:
+def _remarks(entry: AdvantageEntry, example: Example, advantages: Tensor) -> Iterator[RenderableType]:
+    statistics = group_statistics(example.scores, example.group)
     if entry.group_baseline and bool((statistics.size == 1).any()):
         yield Text("A group of one has nothing to compare with: its advantage is 0.", style="yellow")
     if entry.group_baseline and bool(((statistics.size > 1) & (statistics.std == 0)).any()):
         yield Text("A group whose scores are all equal has no spread: it teaches nothing.", style="yellow")
-    mean = masked_mean(advantages, mask)
-    yield Text(f"Mean advantage over tokens: {_number(mean)}", style="dim")
+    yield Text(f"Mean advantage over tokens: {_number(masked_mean(advantages, example.mask))}", style="dim")
 
 
 def _constant(values: Tensor, mask: Tensor) -> bool:

@@ -48,10 +48,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: boo
     """A plain table; ``numbers`` are flush right."""
     made = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
     for place, column in enumerate(columns):
-        wide = not numbers and place == 0
-        made.add_column(column, justify="right" if numbers else "left", no_wrap=numbers, overflow="fold", ratio=None)
-        if wide:
-            made.columns[-1].style = "cyan"
+        if numbers:
+            made.add_column(column, justify="right", no_wrap=True)
+        else:
+            made.add_column(column, style="cyan" if place == 0 else "", no_wrap=place == 0, overflow="fold")
     for row in rows:
         made.add_row(*(cell if numbers else prose(cell) for cell in row))
     return made
@@ -68,7 +68,7 @@ def _one(said: Explanation) -> Iterator[RenderableType]:
         yield from _parts(said)
     else:
         if said.formula:
-            yield Padding(Text(said.formula, style="green"), (1, 0, 1, 4))
+            yield Padding(Text(said.formula, style="green"), (1, 0, 1, 4), expand=False)
         yield from map(prose, said.details)
         if said.paper:
             yield _labelled("Paper", said.paper)
@@ -76,8 +76,10 @@ def _one(said: Explanation) -> Iterator[RenderableType]:
             yield _labelled("Wrong choice when", said.wrong)
     if said.settings:
         yield ""
-        header = "in the preset, where it is not the default" if said.parts else "default"
-        yield table(("key", header, "meaning"), ((s.key, s.default, s.meaning) for s in said.settings))
+        yield table(
+            ("key", "preset" if said.parts else "default", "meaning"),
+            ((s.key, s.default, s.meaning) for s in said.settings),
+        )
     if said.options:
         yield ""
         yield table((f"in {said.by}", "default", "meaning"), said.options)
@@ -88,10 +90,13 @@ def _one(said: Explanation) -> Iterator[RenderableType]:
 def _parts(said: Explanation) -> Iterator[RenderableType]:
     for role, part in said.parts:
         yield ""
+        if part.name == said.name:  # find() has it too
+            yield Text.assemble((f"{role}: ", "dim"), (part.name, "bold"), ("  below", "dim"))
+            continue
         yield Text.assemble((f"{role}: ", "dim"), (part.name, "bold"), (f"  cohort explain {part.name}", "dim"))
         yield prose(part.summary)
         if part.formula:
-            yield Padding(Text(part.formula, style="green"), (0, 0, 0, 4))
+            yield Padding(Text(part.formula, style="green"), (0, 0, 0, 4), expand=False)
         if part.paper:
             yield _labelled("Paper", part.paper)
         if part.wrong:
