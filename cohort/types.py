@@ -87,10 +87,8 @@ class Score:
     @property
     def correctness(self) -> float | None:
         """How right the answer is: ``acc`` if the reward gives it as a number, else the value. 1 is right, 0 wrong."""
-        acc = self.parts.get("acc")
-        if self.value is None or acc is None or isinstance(acc, str) or acc != acc:
-            return self.value
-        return float(acc)
+        acc = self.parts.get("acc", self.value)
+        return self.value if self.value is None or isinstance(acc, str) or acc != acc else acc
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,11 +321,9 @@ class Experience:
 class Demonstrations:
     """Answers of an expert that an update learns from beside its rollouts (CHORD, arXiv 2508.11408).
 
-    The loss of such an update is ``(1 - weight) x the rollouts' loss + weight x the demonstrations' loss``.
-
     Attributes:
         batch: prompts with demonstrated answers; the mask holds the tokens to learn.
-        weight: mu, above 0 and at most 1; an update without demonstrations gets None instead of a weight of 0.
+        weight: mu, above 0 and at most 1: theirs in the loss, where the rollouts' is 1 - mu. None stands for 0.
         phi: weigh each token by p (1 - p).
     """
 

@@ -160,8 +160,8 @@ class DynamicSampling:
         others = {verdict: count for verdict, count in found.items() if verdict is not Verdict.WITH_SIGNAL}
         causes = ", ".join(f"{others[v]} {v.replace('_', ' ')}" for v in Verdict if v in others)
         told = (
-            f"algorithm.filter_groups: {valid} groups of the {wanted} wanted differ in {self.metric} after "
-            f"{_many(batches, 'batch')} of {_many(drawn, 'prompt')} in all ({causes})"
+            f"algorithm.filter_groups: {valid} of the {wanted} groups wanted differ in {self.metric} after "
+            f"{_many(drawn, 'prompt')} in {_many(batches, 'batch')} ({causes})"
         )
         remedy = REMEDY[max(others, key=lambda verdict: others[verdict])]
         if self.train_fewer and valid:

@@ -19,12 +19,16 @@ from tests.e2e.conftest import cohort
 from tests.starter import starter_folder
 
 
-def worked(split: str, size: int, *, seed: int = 5) -> list[dict]:
-    """Conversations in which an expert adds column by column."""
+def worked(split: str, size: int, *, swapped: bool = False) -> list[dict]:
+    """Conversations in which an expert adds column by column; swapped, with the second operand first.
+
+    The reward likes both ways alike; the starter model has never seen the swapped one.
+    """
     rows = []
-    for row in arithmetic.rows(split, size, seed):
+    for row in arithmetic.rows(split, size, 5):
         question = row["prompt"][0]["content"]
-        answer = arithmetic.worked_answer(*map(int, question.rstrip("=").split("+")))
+        a, b = map(int, question.rstrip("=").split("+"))
+        answer = arithmetic.worked_answer(b, a) if swapped else arithmetic.worked_answer(a, b)
         rows.append({"messages": [*row["prompt"], {"role": "assistant", "content": answer}]})
     return rows
 
@@ -34,6 +38,7 @@ def folder(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("chord")
     starter_folder()
     write_rows(place / "expert.parquet", worked("train", 300))
+    write_rows(place / "swapped.parquet", worked("train", 300, swapped=True))
     return place
 
 
@@ -93,17 +98,17 @@ def test_without_files_it_says_which(folder):
     assert "algorithm.chord.files=[]" in done.stderr and "Traceback" not in done.stderr
 
 
-def held_out_nll(model_folder: Path) -> float:
+def held_out_nll(model_folder: Path, *, swapped: bool) -> float:
     """Cross-entropy per token of demonstrations that no run sees."""
     model = AutoModelForCausalLM.from_pretrained(model_folder).eval()
-    shown = build_demonstrations(worked("test", 200), load_tokenizer(starter_folder()))
+    shown = build_demonstrations(worked("test", 200, swapped=swapped), load_tokenizer(starter_folder()))
     batch = collate([Group(prompt=rollout.prompt, rollouts=(rollout,)) for rollout in shown])
     stats = score(model, batch, temperature=1.0, layout=Layout(), budget=Budget(max_tokens=4096))
     return float(-stats.log_probs.sum() / batch.mask.sum())
 
 
-def learn(folder: Path, name: str, *more: str) -> tuple[list[dict], float]:
-    """Twenty-five updates: the metrics, and the held-out cross-entropy afterwards."""
+def learn(folder: Path, name: str, *more: str) -> tuple[list[dict], Path]:
+    """Twenty-five updates: the metrics, and the model."""
     done = cohort(
         command(
             name, "trainer.total_training_steps=25", "trainer.test_freq=25", "trainer.save_freq=25",
@@ -115,24 +120,31 @@ def learn(folder: Path, name: str, *more: str) -> tuple[list[dict], float]:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     run = folder / "runs" / "cohort" / name
-    return metrics(run), held_out_nll(run / "checkpoints" / "step_25" / "hf")
+    return metrics(run), run / "checkpoints" / "step_25" / "hf"
 
 
-@pytest.fixture(scope="module")
-def rewards_alone(folder) -> float:
-    """The held-out cross-entropy after the same run without demonstrations."""
-    return learn(folder, "alone", "algorithm.chord.enable=False")[1]
+def validated(row: dict) -> float:
+    return row[next(key for key in row if key.startswith("val-core/cohort/arithmetic/") and "/mean@" in key)]
+
+
+@pytest.mark.slow
+def test_it_takes_up_what_rewards_alone_do_not_teach(folder):
+    """Held-out demonstrations of another way become likely. (Its answers are wrong for a while: a shift of style.)"""
+    _, alone = learn(folder, "alone", "algorithm.chord.enable=False")
+    _, mixed = learn(folder, "swapped", "algorithm.chord.files=[swapped.parquet]")
+    before, after, without = (held_out_nll(model, swapped=True) for model in (starter_folder(), mixed, alone))
+    print(f"nll {before:.3f} -> {after:.3f}, by rewards alone {without:.3f}")
+    assert after < 0.5 * before
+    assert after < 0.5 * without
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phi", [False, True], ids=["mu", "phi"])
-def test_it_learns_from_both(folder, phi, rewards_alone):
-    """Held-out demonstrations become likelier, more than rewards alone make them, and held-out answers better."""
-    rows, after = learn(folder, f"learns-{phi}", f"algorithm.chord.phi={phi}")
-    name = next(key for key in rows[0] if key.startswith("val-core/cohort/arithmetic/") and "/mean@" in key)
-    before = held_out_nll(starter_folder())
-    print(f"nll {before:.4f} -> {after:.4f}, by rewards alone {rewards_alone:.4f}; {rows[0][name]} -> {rows[-1][name]}")
+def test_both_terms_pull_together_where_the_expert_writes_as_the_policy_may(folder, phi):
+    """Held-out demonstrations become likelier, and held-out answers better."""
+    rows, mixed = learn(folder, f"phi-{phi}", f"algorithm.chord.phi={phi}")
+    before, after = (held_out_nll(model, swapped=False) for model in (starter_folder(), mixed))
+    print(f"nll {before:.4f} -> {after:.4f}; reward {validated(rows[0])} -> {validated(rows[-1])}")
     assert after < 0.5 * before
-    assert after < rewards_alone
-    assert rows[-1][name] >= rows[0][name]
+    assert validated(rows[-1]) > validated(rows[0])
     assert rows[-1]["critic/score/mean"] > rows[1]["critic/score/mean"]

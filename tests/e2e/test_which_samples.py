@@ -55,9 +55,10 @@ def test_hopeless_data_ends_with_its_cause(workplace):
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert (
-        "step 1: algorithm.filter_groups: 0 groups of the 4 wanted differ in score after 2 batches of 8 prompts" in line
+        "step 1: algorithm.filter_groups: 0 of the 4 groups wanted differ in score after 8 prompts in 2 batches" in line
     )
-    assert "8 all " in line
+    assert "all wrong" in line or "all truncated" in line
+    assert "raise algorithm.filter_groups.max_num_gen_batches" in line
     assert "Traceback" not in done.stderr
 
 

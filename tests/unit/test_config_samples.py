@@ -280,15 +280,14 @@ class Trace:
 
         def seen_collect(*args, **kwargs):
             self.events.append("gen")
-            self.groups = collect(*args, **kwargs)
-            return self.groups
+            return collect(*args, **kwargs)
 
-        def seen_update(minibatch):
+        def seen_update(minibatch, **options):
             width = minibatch.batch.prompt_lengths.max()
             asked = [tuple(row[:width].tolist()) for row in minibatch.batch.ids]
             answers = [tuple(row) for row in minibatch.batch.response_ids.tolist()]
             self.events.append(list(zip(asked, answers, strict=True)))
-            return update(minibatch)
+            return update(minibatch, **options)
 
         trainer.collect = seen_collect  # pyright: ignore[reportAttributeAccessIssue]
         trainer.actor.update = seen_update  # pyright: ignore[reportAttributeAccessIssue]

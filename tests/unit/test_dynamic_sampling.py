@@ -223,7 +223,9 @@ def test_the_end_says_what_the_groups_are_and_what_to_do(most, cause, remedy):
         chosen(data, 4, 7)
     line = str(caught.value)
     assert "\n" not in line
-    assert line.startswith("step 7: algorithm.filter_groups: 1 groups of the 4 wanted differ in score after 2 batches")
+    assert line.startswith(
+        "step 7: algorithm.filter_groups: 1 of the 4 groups wanted differ in score after 4 prompts in 2 batches"
+    )
     assert cause in line and remedy in line
     assert "on_exhausted=train" in line and "max_num_gen_batches" in line
 
@@ -234,17 +236,17 @@ def test_training_on_fewer_needs_one_group_at_least():
     assert rows(gathered.groups) == [1]
     (warning,) = gathered.warnings
     assert "1 all right, 1 all wrong" in warning and "training on these" in warning
-    with pytest.raises(UserError, match="0 groups of the 3 wanted"):
+    with pytest.raises(UserError, match="0 of the 3 groups wanted"):
         softer(Data(WRONG, RIGHT), 3, 1)
 
 
 def test_without_a_limit_one_pass_over_the_data_is_the_end():
     data = Data(WRONG)
-    with pytest.raises(UserError, match=r"50 prompts in all \(50 all wrong\)"):
+    with pytest.raises(UserError, match=r"50 prompts in 13 batches \(50 all wrong\)"):
         DynamicSampling(prompts=50)(data, 4, 1)
     assert sum(data.sizes) == 50
     data = Data(WRONG)  # ten batches where the data is small
-    with pytest.raises(UserError, match="40 prompts in all"):
+    with pytest.raises(UserError, match="40 prompts in 10 batches"):
         DynamicSampling(prompts=5)(data, 4, 1)
 
 
@@ -311,7 +313,7 @@ def test_fewer_groups_give_fewer_updates_and_a_warning():
     trainer.close()
     assert len(record.groups) == 2
     assert read(record.metrics)["training/updates"] == 1
-    assert "2 groups of the 4 wanted" in record.warnings[0]
+    assert "2 of the 4 groups wanted" in record.warnings[0]
 
 
 def test_scores_are_judged_before_they_are_shaped():
@@ -325,7 +327,7 @@ def test_scores_are_judged_before_they_are_shaped():
         kl_reward=KLController(coef=0.5, kind="k1"),
         group_filter=DynamicSampling(prompts=6),
     )
-    with pytest.raises(UserError, match="0 groups of the 4 wanted"):
+    with pytest.raises(UserError, match="0 of the 4 groups wanted"):
         trainer.step()
     trainer.close()
 
