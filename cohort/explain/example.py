@@ -98,11 +98,11 @@ def worked(given: Given) -> Iterator[RenderableType]:
 
 def _read(given: Given, name: str, entry: AdvantageEntry) -> Example:
     _check_needs(given, name, entry)
-    parts = _rows("--parts", given.parts, nan=True) if given.parts else None
+    parts = _parts(given.parts) if given.parts else None
     if given.rewards:
         scores = torch.tensor(_numbers("--rewards", given.rewards), dtype=torch.float64)
     elif parts is not None:
-        scores = torch.tensor(parts, dtype=torch.float64).nan_to_num().sum(dim=0) if _even(parts) else torch.zeros(0)
+        scores = parts.nan_to_num().sum(dim=1)
     else:
         raise UserError("cohort explain advantage needs --rewards, a score for each answer: --rewards 1,0,1")
     B = len(scores)
@@ -119,9 +119,9 @@ def _read(given: Given, name: str, entry: AdvantageEntry) -> Example:
     if given.baseline:
         extra["baseline"] = torch.tensor(_repeated("--baseline", _numbers("--baseline", given.baseline), B)).double()
     if parts is not None:
-        if not _even(parts) or len(parts[0]) != B:
-            raise UserError(f"--parts: each part needs a score for each of the {B} answers; semicolons part the parts")
-        extra["parts"] = torch.tensor(parts, dtype=torch.float64).T.contiguous()
+        if len(parts) != B:
+            raise UserError(f"--parts: scores of {len(parts)} answers, but --rewards has {B}")
+        extra["parts"] = parts
     return Example(
         scores=scores,
         mask=mask,
@@ -262,8 +262,12 @@ def _rows(option: str, text: str, *, nan: bool = False) -> list[list[float]]:
     return [_numbers(option, row, nan=nan) for row in text.split(";")]
 
 
-def _even(rows: list[list[float]]) -> bool:
-    return len({len(row) for row in rows}) == 1
+def _parts(text: str) -> Tensor:
+    """Scores of the answers, a column per part of the reward  # (B, K)."""
+    rows = _rows("--parts", text, nan=True)
+    if len({len(row) for row in rows}) > 1:
+        raise UserError(f"--parts {text}: each part needs a score for each answer; semicolons stand between the parts")
+    return torch.tensor(rows, dtype=torch.float64).T.contiguous()
 
 
 def _whole(option: str, text: str, B: int, *, least: int) -> list[int]:
