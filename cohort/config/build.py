@@ -47,6 +47,7 @@ def build(
     config = _assemble(Config, "", _resolve(ours))
     rules.check(config)
     rules.check_foreign(config, flat)
+    rules.check_kl_settings(config, wanted)
     for line in [*notes, *rules.idle(config, wanted)]:
         note(line)
     return config

@@ -161,6 +161,17 @@ def _check_gdpo(config: Config) -> None:
             f"{ESTIMATOR}=gdpo: it normalises the parts of the reward one by one; name those that your reward function "
             "returns, for example algorithm.gdpo_reward_keys=[accuracy,format]"
         )
+    shaped = {
+        "algorithm.use_kl_in_reward": algorithm.use_kl_in_reward,
+        "algorithm.ref_reward_blend.enable": algorithm.ref_reward_blend.enable,
+        "algorithm.repr_align.enable": algorithm.repr_align.enable,
+    }
+    for key, on in shaped.items():
+        if on and algorithm.adv_estimator == "gdpo":
+            raise UserError(
+                f"{key}=True: {ESTIMATOR}=gdpo reads the parts of the reward alone, so what is added to the reward is "
+                f"lost; set it to False (a KL can go into the loss, {ACTOR}.use_kl_loss=True)"
+            )
     if weights and len(weights) != len(keys):
         raise UserError(
             f"algorithm.gdpo_reward_weights={show(list(weights))}: {len(weights)} weights for {len(keys)} "

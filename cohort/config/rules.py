@@ -115,6 +115,11 @@ def _kl(config: Config) -> None:
             f"{ACTOR}.kl_loss_coef=0: with {ACTOR}.use_kl_loss=True it does nothing but run a second model; "
             f"set a coefficient such as 0.001, or {ACTOR}.use_kl_loss=False"
         )
+    if actor.use_kl_loss and actor.kl_loss_type in ("kl", "k1"):
+        raise UserError(
+            f"{ACTOR}.kl_loss_type={actor.kl_loss_type}: as a loss its mean gradient is 0, whatever the reference is; "
+            "set low_var_kl or k2, or kl+ for this value with the gradient of the KL"
+        )
     if config.algorithm.use_kl_in_reward and control.kl_coef == 0:
         raise UserError(
             "algorithm.kl_ctrl.kl_coef=0: with algorithm.use_kl_in_reward=True it does nothing but run a second model; "
@@ -183,17 +188,40 @@ def idle(config: Config, given: frozenset[str]) -> list[str]:
     return [*lines, *family.remarks(config), *shaping.remarks(config)]
 
 
+def check_kl_settings(config: Config, given: frozenset[str]) -> None:
+    """A KL that somebody set and that holds nothing is worse than none: he believes that it does.
+
+    Raises:
+        UserError: for a KL setting that was given and has no effect. A coefficient of 0 says so itself and is fine.
+    """
+    values = {**_kl_loss_settings(config), **_kl_reward_settings(config)}
+    for key, (value, switch) in values.items():
+        if key in given and value != 0:
+            raise UserError(f"{key}={show(value)}: it has no effect with {switch}; change that, or leave this out")
+
+
+def _kl_loss_settings(config: Config) -> dict[str, tuple[object, str]]:
+    actor, off = config.actor_rollout_ref.actor, f"{ACTOR}.use_kl_loss=False"
+    if actor.use_kl_loss:
+        return {}
+    return {f"{ACTOR}.kl_loss_coef": (actor.kl_loss_coef, off), f"{ACTOR}.kl_loss_type": (actor.kl_loss_type, off)}
+
+
+def _kl_reward_settings(config: Config) -> dict[str, tuple[object, str]]:
+    algorithm, control = config.algorithm, config.algorithm.kl_ctrl
+    if algorithm.use_kl_in_reward and control.type == "adaptive":
+        return {}
+    steering = {"algorithm.kl_ctrl.target_kl": control.target_kl, "algorithm.kl_ctrl.horizon": control.horizon}
+    if algorithm.use_kl_in_reward:
+        return {key: (value, "algorithm.kl_ctrl.type=fixed") for key, value in steering.items()}
+    kind = {"algorithm.kl_penalty": algorithm.kl_penalty, "algorithm.kl_ctrl.type": control.type}
+    every = {**kind, "algorithm.kl_ctrl.kl_coef": control.kl_coef, **steering}
+    return {key: (value, "algorithm.use_kl_in_reward=False") for key, value in every.items()}
+
+
 def _idle(config: Config) -> Iterator[tuple[str, str]]:
     arr, data, trainer = config.actor_rollout_ref, config.data, config.trainer
     actor, optim = arr.actor, arr.actor.optim
-    if not actor.use_kl_loss:
-        yield from ((f"{ACTOR}.{key}", f"{ACTOR}.use_kl_loss=False") for key in ("kl_loss_coef", "kl_loss_type"))
-    if not config.algorithm.use_kl_in_reward:
-        off = "algorithm.use_kl_in_reward=False"
-        yield "algorithm.kl_penalty", off
-        yield from ((f"algorithm.kl_ctrl.{key}", off) for key in ("type", "kl_coef", "target_kl", "horizon"))
-    elif config.algorithm.kl_ctrl.type == "fixed":
-        yield from ((f"algorithm.kl_ctrl.{key}", "kl_ctrl.type=fixed") for key in ("target_kl", "horizon"))
     algorithm = config.algorithm
     if not (actor.use_kl_loss or algorithm.use_kl_in_reward or algorithm.ref_reward_blend.enable):
         names = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "use_dynamic_bsz")

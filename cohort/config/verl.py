@@ -471,8 +471,6 @@ COHORT_ONLY: tuple[str, ...] = (
     "algorithm.plugins",
     "algorithm.adv_kwargs",
     "algorithm.adv_scale",
-    "algorithm.gdpo_reward_keys",
-    "algorithm.gdpo_reward_weights",
     "algorithm.filter_groups.on_exhausted",
     "algorithm.overlong_filter",
     "algorithm.group_by",

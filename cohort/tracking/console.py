@@ -291,7 +291,8 @@ def warnings(record: StepRecord, metrics: Mapping[str, float]) -> list[str]:
     """What a person should know about this step: no signal and why, answers that could not be graded."""
     found = []
     groups = round(metrics["training/groups"])
-    if not metrics["training/groups_with_signal"]:
+    compared = any(len(group.rollouts) > 1 for group in record.collected or record.groups)
+    if compared and not metrics["training/groups_with_signal"]:
         causes = [f"{metrics[name]:.0f} {label}" for name, label in CAUSES.items() if metrics[name]]
         found.append(f"0 of {groups} groups have differing scores, nothing to learn from: {', '.join(causes)}")
     found += record.warnings

@@ -261,8 +261,9 @@ class Trainer:
         )
 
     def advance(self) -> None:
-        """Moves schedules and the step on."""
-        self.actor.advance()
+        """Moves schedules and the step on; the actor's schedule waits while the critic learns alone."""
+        if not self.warming:
+            self.actor.advance()
         if self.critic:
             self.critic.advance()
         self.steps += 1

@@ -178,6 +178,21 @@ def test_a_broken_value_is_one_line_with_key_value_and_remedy(key, value, remedy
 
 
 TWO_KEYS = [
+    ({f"{ARR}.actor.kl_loss_coef": 0.01}, "kl_loss_coef=0.01", "use_kl_loss=False"),
+    ({f"{ARR}.actor.kl_loss_type": "k2"}, "kl_loss_type=k2", "leave this out"),
+    ({"algorithm.kl_penalty": "k3"}, "kl_penalty=k3", "use_kl_in_reward=False"),
+    ({"algorithm.kl_ctrl.kl_coef": 0.01}, "kl_coef=0.01", "use_kl_in_reward=False"),
+    ({"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.target_kl": 0.2}, "target_kl=0.2", "kl_ctrl.type=fixed"),
+    ({f"{ARR}.actor.use_kl_loss": True, f"{ARR}.actor.kl_loss_type": "k1"}, "kl_loss_type=k1", "low_var_kl"),
+    (
+        {
+            "algorithm.adv_estimator": "gdpo",
+            "algorithm.gdpo_reward_keys": ["a"],
+            "algorithm.use_kl_in_reward": True,
+        },
+        "algorithm.use_kl_in_reward=True",
+        "use_kl_loss=True",
+    ),
     ({f"{ARR}.actor.use_kl_loss": True, f"{ARR}.actor.kl_loss_coef": 0}, "kl_loss_coef=0", "0.001"),
     ({"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": 0.0}, "kl_coef=0", "0.001"),
     ({"custom_reward_function.path": "r.py", "reward.functions": [{"name": "gsm8k"}]}, "r.py", "reward.functions"),

@@ -147,9 +147,6 @@ def test_a_range_says_where_the_nearest_legal_number_is():
 @pytest.mark.parametrize(
     ("changes", "idle"),
     [
-        ({f"{ARR}.actor.kl_loss_coef": 0.01}, "kl_loss_coef"),
-        ({"algorithm.kl_penalty": "k3"}, "kl_penalty"),
-        ({"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.target_kl": 0.2}, "target_kl"),
         ({f"{ARR}.ref.log_prob_micro_batch_size_per_gpu": 4}, "ref.log_prob_micro_batch_size_per_gpu"),
         ({f"{ARR}.actor.use_dynamic_bsz": True, f"{ARR}.actor.ppo_micro_batch_size_per_gpu": 4}, "ppo_micro_batch"),
         ({f"{ARR}.actor.data_loader_seed": 4}, "data_loader_seed"),
@@ -172,6 +169,11 @@ def test_a_key_without_effect_is_said_in_one_line(changes, idle):
 def test_keys_of_a_preset_are_not_complained_about():
     _, notes = quiet({f"{ARR}.actor.kl_loss_coef": 0.01}, given=())
     assert notes == []
+
+
+def test_a_kl_coefficient_of_nothing_is_no_contradiction():
+    off = {f"{ARR}.actor.use_kl_loss": False, f"{ARR}.actor.kl_loss_coef": 0.0, "algorithm.kl_ctrl.kl_coef": 0.0}
+    assert quiet(off, given=off)[1] == []
 
 
 def test_from_python_notes_are_warnings():
