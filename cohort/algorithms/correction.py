@@ -96,6 +96,10 @@ class Bypass:
 
     Rejected tokens lose their loss and keep their place in the divisor, which is known before the update.
 
+    Paper: none; verl's bypass mode, on the formulas of ``importance_weights`` and ``rejection``.
+    Wrong choice when: sampler and trainer differ by more than rounding and there are many updates per step: the clip
+        then holds the distance to the sampler, which is not where the updates began.
+
     Attributes:
         policy_loss: the loss inside; its options bound.
         correction: weights and rules; ``loss`` says which of the two it is.

@@ -130,10 +130,12 @@ def aggregate(
     Shapes: per_token and mask (B, T), counts (2,) -> ().
     Paper: token-mean is Yu et al. 2025, DAPO (2503.14476), section 3.3; seq-mean-token-mean is Shao et al. 2024,
         DeepSeekMath (2402.03300), equation 3; seq-mean-token-sum-norm is Liu et al. 2025, Dr. GRPO (2503.20783),
-        section 3.2.
+        section 3.2; token-sum and seq-mean-token-sum come from verl, without a paper.
     Wrong choice when: seq-mean-token-mean and lengths differ widely, as it favours short right answers and long
         wrong ones; token-mean and a few very long answers should not outweigh the rest; token-sum and the batch
-        size or the lengths change during training, as the size of the update follows them.
+        size or the lengths change during training, as the size of the update follows them; seq-mean-token-sum and
+        answers grow during training, as their gradients grow alike; seq-mean-token-sum-norm and a learning rate is
+        carried over from another mode, as gradients are smaller by mean length over horizon.
 
     Raises:
         ValueError: for an unknown mode, or ``seq-mean-token-sum-norm`` without a positive horizon.

@@ -82,6 +82,10 @@ def rejection(
 ) -> Float[Tensor, "B T"]:
     """1.0 where a token of the model passes every rule, 0.0 elsewhere. No gradient.
 
+        lambda = log p_trainer - log p_sampler
+        k1     = lambda,   k2 = lambda^2 / 2,   k3 = exp(lambda) - lambda - 1
+        keep   = lower <= statistic <= upper          of the token, or of the answer's sum, mean, max or min
+
     Rules on tokens drop tokens, rules on answers drop answers. A log-prob that is not a number passes no rule.
 
     Args:

@@ -34,6 +34,7 @@ def lr_factor(
         cycles: waves of the cosine; 0.5 goes from 1 down to m once.
 
     Paper: Loshchilov and Hutter 2017, SGDR (1608.03983), equation 5.
+    Wrong choice when: a cosine and the run may be prolonged: it ends at its least rate and stays there.
 
     Raises:
         ValueError: for an unknown kind, or a cosine that has no steps after its warm-up.
@@ -75,6 +76,8 @@ def adaptive_kl(coef: Number, kl: Number, target: Number, horizon: Number, rows:
         rows: rollouts in the step.
 
     Paper: Ziegler et al. 2019 (1909.08593), section 2.2, the equations for e_t and beta_{t+1}.
+    Wrong choice when: runs are compared at one weight; when the KL may never reach the target, as beta then falls to
+        nothing.
 
     Raises:
         ValueError: for a target or a horizon that is not positive.

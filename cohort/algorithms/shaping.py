@@ -62,6 +62,8 @@ def kl_in_reward(
 
     Shapes: (B, T) each -> (B, T), (B,).
     Paper: Ziegler et al. 2019, Fine-Tuning Language Models from Human Preferences (1909.08593), equation 2.
+    Wrong choice when: the estimator does not read rewards token by token or at all (gdpo), or divides by a group's
+        deviation: the penalty is scaled with the score, and in a group of equal scores it alone decides.
     """
     kl = zero_outside(kl_penalty(log_probs, ref_log_probs, kind, mask), mask).detach()
     return scores - coef * kl * mask, masked_mean(kl, mask, axis=1)
@@ -171,6 +173,8 @@ class EntropyGate(NamedTuple):
 def entropy_gate(entropy: Float[Tensor, "B T"], mask: Float[Tensor, "B T"], threshold: Number) -> EntropyGate:
     """Open while the policy's mean entropy per token is at least ``threshold``.
 
+        open = mean of H_t over the mask >= threshold
+
     Args:
         entropy: of the policy that sampled, temperature applied, of the *whole* batch, so that all ranks decide alike.
         mask: 1 where the model wrote the token.
@@ -192,6 +196,8 @@ def gold_similarity(
     eps: Number = 1e-8,
 ) -> Float[Tensor, "B"]:
     """Cosine of each answer's pooled hidden state with that of its nearest gold answer, -1 to 1.
+
+        sim_i = max_k  h_i . g_ik / (|h_i| |g_ik|)
 
     Args:
         answers: mean last hidden state over the answer's tokens; 0 for an empty answer.

@@ -71,7 +71,10 @@ def tir_optimal_token_baseline(
 ) -> Advantages:
     """The optimal token baseline for answers with tool output in them: position t is the t-th token the model wrote.
 
-    The formulas are those of ``optimal_token_baseline`` on rows from which all other columns are taken out; the
+        b_t = sum_j G_jt * W_jt / sum_j W_jt       t counts the tokens of the model, over answers j with a t-th one
+        A_t = G_t - b_t
+
+    G and W are those of ``optimal_token_baseline`` on rows from which all other columns are taken out; the
     result is put back where the tokens were. On masks without holes the two are the same.
 
     Args:

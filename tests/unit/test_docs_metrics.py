@@ -11,6 +11,8 @@ from cohort.protocols import Sampling
 from cohort.rewards.mixed import MixedReward
 from cohort.rewards.model import ClassifierReward
 from cohort.rewards.runner import RewardRunner
+from cohort.tracking.metrics_page import expression as pattern
+from cohort.tracking.metrics_page import markdown
 from cohort.trainer.checkpoint import Checkpoints
 from cohort.trainer.dynamic import DynamicSampling
 from cohort.trainer.kl import KLController
@@ -26,12 +28,6 @@ from tests.unit.test_rewards_judge import Writes, judge
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
 ON_A_GPU = {"perf/max_memory_allocated_gb"}
-
-
-def pattern(entry: str) -> re.Pattern[str]:
-    escaped = re.sub(r"@[Nn]\b", "@NUMBER", entry)
-    escaped = re.sub(r"<\w+>", "WORD", escaped)
-    return re.compile(re.escape(escaped).replace("@NUMBER", r"@\d+").replace("WORD", r"[\w/.-]+?"))
 
 
 class Numbers:
@@ -105,6 +101,10 @@ def test_every_number_has_an_entry(names):
 
 def test_every_entry_is_logged(names):
     assert [e for e in ENTRIES if e not in ON_A_GPU and not any(pattern(e).fullmatch(name) for name in names)] == []
+
+
+def test_the_page_is_written_from_the_table():
+    assert markdown() == PAGE, "run: python -m cohort.tracking.metrics_page > docs/metrics.md"
 
 
 def test_no_entry_stands_twice():
