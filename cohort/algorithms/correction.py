@@ -96,9 +96,10 @@ class Bypass:
 
     Rejected tokens lose their loss and keep their place in the divisor, which is known before the update.
 
-    Paper: none; verl's bypass mode, on the formulas of ``importance_weights`` and ``rejection``.
-    Wrong choice when: sampler and trainer differ by more than rounding and there are many updates per step: the clip
-        then holds the distance to the sampler, which is not where the updates began.
+    Paper: Yao et al. 2025 (fengyao.notion.site/off-policy-rl), the ratio of PPO taken to the sampler; ``reinforce``,
+        truncated importance sampling on Williams 1992, REINFORCE.
+    Wrong choice when: answers are used for several updates: one clip then has to bound both the distance to the
+        sampler and that of the updates; with old log-probs of the trainer the two are kept apart.
 
     Attributes:
         policy_loss: the loss inside; its options bound.
@@ -119,13 +120,13 @@ class Bypass:
         """The loss of each token; ``old_log_probs`` are the sampler's."""
         inner = self.policy_loss(log_probs, old_log_probs, advantages, mask, **needs)
         keep = rejection(log_probs, old_log_probs, mask, self.correction.rules)
-        factor, diagnostics = keep, dict(inner.diagnostics)
+        loss, diagnostics = zero_outside(inner.loss, keep), dict(inner.diagnostics)
         if self.correction.rules:
             diagnostics["rollout_rs_masked_fraction"] = mask * (1 - keep)
         if self.correction.is_level is not None:
             weights = importance_weights(log_probs, old_log_probs, mask, **_weight_options(self.correction))
-            factor, diagnostics["rollout_is_mean"] = keep * weights, weights
-        return TokenLoss(loss=zero_outside(inner.loss, keep) * factor, diagnostics=diagnostics)
+            loss, diagnostics["rollout_is_mean"] = loss * zero_outside(weights, keep), weights
+        return TokenLoss(loss=loss, diagnostics=diagnostics)
 
 
 def _weight_options(correction: Correction) -> dict:

@@ -138,6 +138,7 @@ SWIFT_SAMPLER = matrix([-1.2, -0.45, -1.9, -0.12], [-2.2, -1, 0, 0])
 )
 def test_the_four_modes_of_the_second_source(mode, loss):
     weights = correct(SWIFT_OLD, SWIFT_SAMPLER, SWIFT_MASK, PRESETS[mode]).weights
+    assert weights is not None
     per_token = clipped(SWIFT_NEW, SWIFT_OLD, SWIFT_A, SWIFT_MASK).loss * weights
     value = aggregate(per_token, SWIFT_MASK, "seq-mean-token-mean", counts(SWIFT_MASK))
     assert value.item() == pytest.approx(loss, abs=2e-6)

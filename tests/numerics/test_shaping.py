@@ -83,7 +83,7 @@ def test_blend_against_loops(scope: str, distribute: str, case: Case, weight: fl
 @NUMERICS
 @given(case=cases(), junk=st.sampled_from([NAN, INF, 1e30]))
 def test_a_blend_sees_nothing_off_the_mask(scope: str, distribute: str, case: Case, junk: float):
-    options = dict(norm_scope=scope, distribute=distribute)
+    options: dict = dict(norm_scope=scope, distribute=distribute)
     dirty = case.ref_log_probs.masked_fill(case.mask == 0, junk).requires_grad_()
     rewards = case.rewards.clone().requires_grad_()
     blended, stats = reference_blend(rewards, dirty, case.mask, 0.4, **options)

@@ -182,7 +182,7 @@ def rollout(*, model: int = 3, tool: int = 4, text: str = "4", ground_truth: obj
 def test_a_length_is_what_the_model_wrote_over_all_turns():
     values = call_values(rollout(model=3, tool=4))
     assert values["response_length"] == 6
-    assert len(values["ids"]) == 10
+    assert values["ids"] == [5, 5, 5, 6, 6, 6, 6, 5, 5, 5]
     function = built_in("overlong", {"buffer": 4}, of_run={"max_response_length": 8, "seed": 1})
     assert function.kwargs == {"max_response_length": 8, "buffer": 4}
     call = Call(function.name, function.function, function.kwargs, parameters(function).wanted())
@@ -236,7 +236,9 @@ def test_a_reward_may_not_apply(says):
 
 
 def test_what_does_not_apply_is_left_out_of_the_sum():
-    functions = [RewardFunction(function=len, name=name, weight=weight) for name, weight in (("a", 1.0), ("b", 0.5))]
+    functions = [
+        RewardFunction(function=repetition, name=name, weight=weight) for name, weight in (("a", 1.0), ("b", 0.5))
+    ]
     absent = graded({"applies": False, "score": math.nan})
     assert combine(functions, [Graded(2.0), absent]) == Score(value=2.0, parts={"a": 2.0})
     assert combine(functions, [Graded(2.0), Graded(None, reason="boom")]).value is None
