@@ -36,8 +36,9 @@ def test_a_preset_learns(preset: str, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     first, last = (row[ACCURACY] for row in rows if ACCURACY in row)
-    # Measured over three seeds: from 0.45 to between 0.69 and 0.80. 240 answers: a standard error of 0.03.
-    assert last > first + 0.12, (first, last)
+    # Measured with the run's seed of 1: from 0.475 to between 0.79 (grpo) and 0.86 (ppo). With 240 answers the standard
+    # error is 0.03, so half of the least gain is five of them.
+    assert last > first + 0.15, (first, last)
     assert sum(row.get("actor/skipped_updates", 0) for row in rows) == 0
     if preset == "ppo":
         fit = [row["critic/vf_loss"] for row in rows if "critic/vf_loss" in row]
