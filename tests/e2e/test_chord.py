@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM
 
 from cohort.data.demonstrations import build_demonstrations
@@ -78,17 +77,6 @@ def test_the_preset_mixes_by_its_schedule(whole):
     assert mu == pytest.approx([(0.9 + 0.77552) / 2, (0.475 + 0.17448) / 2, 0.05], abs=1e-5)
     assert all(row["training/updates"] == 2 and 100 < row["actor/sft_tokens"] < 8 * 27 for row in whole)
     assert all(0 < row["actor/sft_nll"] < 1 and row["actor/skipped_updates"] == 0 for row in whole)
-
-
-@pytest.mark.slow
-def test_a_stopped_run_goes_on_where_it_was(folder, whole):
-    assert cohort(command("halves", "trainer.total_training_steps=1", *SETTINGS), folder).returncode == 0
-    second = cohort(command("halves", "trainer.total_training_steps=3", *SETTINGS), folder)
-    assert second.returncode == 0, second.stdout + second.stderr
-    runs = folder / "runs" / "cohort"
-    assert timeless(metrics(runs / "halves")) == timeless(whole)
-    a, b = (torch.load(runs / n / "checkpoints/step_3/state.pt", weights_only=True) for n in ("whole", "halves"))
-    assert all(torch.equal(a["parameters"][name], b["parameters"][name]) for name in a["parameters"])
 
 
 def test_without_files_it_says_which(folder):
