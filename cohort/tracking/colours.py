@@ -83,25 +83,22 @@ class Colouring:
         return ""
 
     def legend(self, *, colours: bool) -> Text:
-        """One line: what is shown, and what the levels mean."""
-        legend = Text(f"tokens by {self.name} ({self.says}): ")
+        """Two lines: what is shown, and what the levels mean."""
+        legend = Text(f"tokens by {self.name} ({self.says})\n")
         if self.name == "author":
-            words = [(AUTHORS[level], level) for level in (1, 2, 3)]
+            words = [(AUTHORS[level], level) for level in range(1, len(AUTHORS))]
         else:
             steps = range(1, len(self.limits) + 1)
             up = [(f"above {self._limit(level)}", level) for level in steps]
             down = [(f"below {self._limit(-level)}", -level) for level in reversed(steps)] if self.both_ways else []
             words = [*down, *up]
-        for index, (word, level) in enumerate(words):
-            legend.append("  " if index else "")
-            if colours:
-                legend.append(f" {word} ", style=self.style(level))
-            else:
-                mark = self.mark(level)
-                legend.append(
-                    f"{{{mark} ...}} {word}" if mark and mark != word else f"{{{word} ...}}" if mark else word
-                )
-        return legend
+        if colours:
+            pieces = [Text(f" {word} ", style=self.style(level)) for word, level in words]
+        elif self.name == "author":
+            pieces = [Text(f"{{{word} ...}}" if self.mark(level) else f"{word} ...") for word, level in words]
+        else:
+            pieces = [Text(f"{{{self.mark(level)}}} {word}") for word, level in words]
+        return legend.append_text(Text("  ").join(pieces))
 
     def _limit(self, level: int) -> str:
         limit = math.copysign(self.limits[abs(level) - 1], level)

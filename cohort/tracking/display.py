@@ -48,17 +48,16 @@ class View:
 
 def step_table(folder: Path, steps: Sequence[int]) -> Table:
     """One row per step: rewards, groups with a signal, lengths."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for heading in ("step", "answers", "reward", "min", "max", "signal", "cut off", "length", "longest", "unscorable"):
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("step", "answers", "reward", "signal", "cut off", "length", "longest", "unscorable"):
         table.add_column(heading, justify="right", no_wrap=True)
     for step in steps:
         outcomes = read_outcomes(folder, step)
         found = outcome_scalars(outcomes)
-        score = [brief(found[f"critic/score/{k}"]) if "critic/score/mean" in found else "-" for k in _SPREAD]
         table.add_row(
             str(step),
             f"{len(outcomes):,}",
-            *score,
+            brief(found["critic/score/mean"]) if "critic/score/mean" in found else "-",
             f"{found['training/groups_with_signal']:.0f}/{found['training/groups']:.0f}",
             percent(found["response_length/clip_ratio"]),
             brief(found["response_length/mean"]),
@@ -66,9 +65,6 @@ def step_table(folder: Path, steps: Sequence[int]) -> Table:
             f"{found['training/unscorable']:.0f}",
         )
     return table
-
-
-_SPREAD = ("mean", "min", "max")
 
 
 # --- choosing ---------------------------------------------------------------------------------

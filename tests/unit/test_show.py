@@ -210,10 +210,12 @@ def test_answers_cannot_steer_the_terminal(tmp_path, capsys, monkeypatch):
 
 
 def test_the_list_of_steps(run_folder, capsys, monkeypatch):
-    lines = shown(capsys, monkeypatch, str(run_folder), "--list").splitlines()
+    lines = shown(capsys, monkeypatch, str(run_folder), "--list", width=80).splitlines()
     assert lines[0].split()[:3] == ["step", "answers", "reward"]
+    assert "unscorable" in lines[0]
+    assert not any("…" in line for line in lines)
     assert [line.split()[:2] for line in lines[1:]] == [["1", "16"], ["2", "16"]]
-    assert all(line.split()[5].endswith("/4") and line.split()[-1] == "1" for line in lines[1:])
+    assert all(line.split()[3].endswith("/4") and line.split()[-1] == "1" for line in lines[1:])
     assert len(shown(capsys, monkeypatch, str(run_folder), "--list", "--step", "2").splitlines()) == 2
 
 
