@@ -104,7 +104,7 @@ def assemble(
         checkpoints = Checkpoints(place.folder / "checkpoints", keep=config.trainer.max_actor_ckpt_to_keep)
         begin(trainer, checkpoints, place, say)
         resolved = with_precision(config, learner)
-        trackers = build_watchers(resolved, place, total_steps, trainer.steps, console)
+        trackers = build_watchers(resolved, place, total_steps, trainer.steps, console, tokenizer)
         undo.pop_all()
     for note in learner.notes:
         say(note)

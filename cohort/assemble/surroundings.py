@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,14 +14,19 @@ from cohort.assemble.inputs import Inputs, training_sampling, validation_samplin
 from cohort.assemble.learner import Learner
 from cohort.config.load import to_yaml
 from cohort.config.schema import Config
+from cohort.data.tokenizer import decode
 from cohort.errors import UserError
 from cohort.tracking.base import Run as RunFacts
 from cohort.tracking.base import Trackers, build_trackers
 from cohort.tracking.console import Console
+from cohort.tracking.pieces import TokenTexts
 from cohort.trainer.loop import Schedule
 from cohort.trainer.run_folder import Place, choose
 from cohort.trainer.trainer import Plan, Trainer
 from cohort.trainer.validator import Validator
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def build_plan(config: Config) -> Plan:
@@ -94,7 +100,14 @@ def build_validator(config: Config, trainer: Trainer, inputs: Inputs) -> Validat
     )
 
 
-def build_watchers(config: Config, place: Place, total_steps: int, done: int, console: Console | None) -> Trackers:
+def build_watchers(
+    config: Config,
+    place: Place,
+    total_steps: int,
+    done: int,
+    console: Console | None,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Trackers:
     """Every tracker of the run; writes ``config.yaml`` into the run folder."""
     trainer = config.trainer
     place.folder.mkdir(parents=True, exist_ok=True)
@@ -108,6 +121,7 @@ def build_watchers(config: Config, place: Place, total_steps: int, done: int, co
         console=console,
         rollout_folder=_folder(trainer.rollout_data_dir),
         validation_folder=_folder(trainer.validation_data_dir),
+        pieces=TokenTexts(partial(decode, tokenizer), tokenizer.encode("a", add_special_tokens=False)),
     )
     return build_trackers(trainer.logger, facts)
 

@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("cohort.cli.data", "make or convert data sets"),
     "eval": ("cohort.cli.evaluate", "score a model's answers on a data set"),
     "generate": ("cohort.cli.generate", "sample answers to a prompt"),
+    "show": ("cohort.cli.show", "look at the answers of a finished or running training"),
     "explain": ("cohort.cli.explain", "explain a preset, an algorithm, a reward or a logged number"),
 }
 """Command to (module, what it does). A module has ``add_arguments(parser)`` and ``run(args) -> int``."""

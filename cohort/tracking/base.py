@@ -53,6 +53,7 @@ class Run:
         rollout_folder: where training answers go as JSON lines too (``trainer.rollout_data_dir``), or None.
         validation_folder: the same for validation answers (``trainer.validation_data_dir``).
         config: the resolved configuration, for back ends that show it.
+        pieces: token ids to the text of each token, for back ends that keep samples; None where nobody knows.
     """
 
     folder: Path
@@ -62,6 +63,7 @@ class Run:
     rollout_folder: Path | None = None
     validation_folder: Path | None = None
     config: Mapping[str, object] = field(default_factory=dict)
+    pieces: Callable[[Sequence[int]], Sequence[str]] | None = None
 
 
 Factory = Callable[[Run], Tracker]
@@ -82,7 +84,7 @@ def _jsonl(run: Run) -> Tracker:
 def _rollouts(run: Run) -> Tracker:
     from cohort.tracking.rollouts import RolloutTracker
 
-    return RolloutTracker(run.folder / "rollouts", first_step=run.first_step)
+    return RolloutTracker(run.folder / "rollouts", first_step=run.first_step, pieces=run.pieces)
 
 
 def _tensorboard(run: Run) -> Tracker:

@@ -1,131 +1,28 @@
-"""rollouts/step_000001.parquet: every sample of a step, one row each, one file per step.
+"""Writes rollouts/step_000001.parquet: every sample of a step, one row each, one file per step.
 
-Lists are response-aligned: their t-th item belongs to response token t (``ids`` alone holds the prompt too). The mask
-is ``author == Author.MODEL``. A tensor that the step did not compute is null, and so are the training
-columns of a sample that did not train (it could not be scored, or its group was left out).
-
-From such a file alone the scalars of its step can be computed again. Read it with ``read_step`` or any parquet tool.
+What the columns are, and how they are read, is in ``samples.py``.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import Tensor
 
-from cohort.errors import UserError
 from cohort.protocols import StepRecord
 from cohort.tracking.jsontext import to_json
-from cohort.types import Rollout
+from cohort.tracking.samples import FLOATS, SCHEMA, WITHOUT_A_SCORE, Sample, read_step, step_path, steps
+from cohort.types import Group, Rollout
 
-_FLOATS = pa.list_(pa.float32())
-SCHEMA = pa.schema(
-    {
-        "step": pa.int32(),
-        "group": pa.int32(),
-        "sample": pa.int32(),
-        "row": pa.int64(),
-        "data_source": pa.string(),
-        "prompt": pa.string(),
-        "response": pa.string(),
-        "ground_truth": pa.string(),
-        "score": pa.float64(),
-        "reward_parts": pa.string(),
-        "unscorable_reason": pa.string(),
-        "reward_seconds": pa.float64(),
-        "finish_reason": pa.string(),
-        "turns": pa.int32(),
-        "trained": pa.bool_(),
-        "prompt_length": pa.int32(),
-        "ids": pa.list_(pa.int32()),
-        "author": pa.list_(pa.int8()),
-        "policy_versions": pa.list_(pa.int32()),
-        "rollout_log_probs": _FLOATS,
-        "log_probs": _FLOATS,
-        "old_log_probs": _FLOATS,
-        "ref_log_probs": _FLOATS,
-        "entropy": _FLOATS,
-        "values": _FLOATS,
-        "rewards": _FLOATS,
-        "advantages": _FLOATS,
-        "returns": _FLOATS,
-    },
-    metadata={"cohort.rollouts": "1"},
-)
+__all__ = ["SCHEMA", "Pieces", "RolloutTracker", "Sample", "read_step", "step_path", "steps", "to_table"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One row of the file. Token lists have one item per response token; None where the step had no such tensor.
-
-    Attributes:
-        step: the training step.
-        group: number of the prompt within the step, from 0.
-        sample: number of the answer within its group.
-        row: position of the prompt's row in the data set.
-        data_source: where the row comes from.
-        prompt: the prompt as text, special tokens included.
-        response: the answer as the reward saw it.
-        ground_truth: the answer key.
-        score: the reward's value, None when the answer could not be graded.
-        reward_parts: the reward's named components.
-        unscorable_reason: why ``score`` is None, else empty.
-        reward_seconds: wall time of the reward.
-        finish_reason: stop, length or abort.
-        turns: messages in the conversation.
-        trained: the sample was part of the update.
-        prompt_length: prompt tokens, the first ones of ``ids``.
-        ids: prompt and response token ids.
-        author: who wrote each response token, a value of ``cohort.types.Author``.
-        policy_versions: weights that sampled each token, -1 where the model did not write it.
-        rollout_log_probs: log-probs by the sampler.
-        log_probs: log-probs by the trainer at the start of the update.
-        old_log_probs: log pi_old of the ratio, None where the ratio is 1 by construction.
-        ref_log_probs: log-probs by the reference model.
-        entropy: entropy of each next-token distribution.
-        values: the critic's values.
-        rewards: rewards after shaping.
-        advantages: advantages.
-        returns: the critic's targets.
-    """
-
-    step: int
-    group: int
-    sample: int
-    row: int
-    data_source: str
-    prompt: str
-    response: str
-    ground_truth: Any
-    score: float | None
-    reward_parts: Mapping[str, Any]
-    unscorable_reason: str
-    reward_seconds: float
-    finish_reason: str
-    turns: int
-    trained: bool
-    prompt_length: int
-    ids: Sequence[int]
-    author: Sequence[int]
-    policy_versions: Sequence[int]
-    rollout_log_probs: Sequence[float]
-    log_probs: Sequence[float] | None
-    old_log_probs: Sequence[float] | None
-    ref_log_probs: Sequence[float] | None
-    entropy: Sequence[float] | None
-    values: Sequence[float] | None
-    rewards: Sequence[float] | None
-    advantages: Sequence[float] | None
-    returns: Sequence[float] | None
+Pieces = Callable[[Sequence[int]], Sequence[str]]
+"""Token ids to the text of each token."""
 
 
 class RolloutTracker:
@@ -134,10 +31,12 @@ class RolloutTracker:
     Args:
         folder: where the files go.
         first_step: the step that a resumed run goes on from; files of later steps, left by a run that died, go.
+        pieces: token ids to the text of each; without it the column stays empty.
     """
 
-    def __init__(self, folder: Path, *, first_step: int = 0) -> None:
+    def __init__(self, folder: Path, *, first_step: int = 0, pieces: Pieces | None = None) -> None:
         self.folder = folder
+        self.pieces = pieces
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob("*.tmp"):
             leftover.unlink()
@@ -149,7 +48,7 @@ class RolloutTracker:
         """Stores the samples of one step."""
         path = step_path(self.folder, record.step)
         temporary = path.with_name(path.name + ".tmp")
-        pq.write_table(to_table(record), temporary, compression="zstd")
+        pq.write_table(to_table(record, self.pieces), temporary, compression="zstd")
         os.replace(temporary, path)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -159,46 +58,11 @@ class RolloutTracker:
         """Every file is already whole."""
 
 
-def step_path(folder: Path, step: int) -> Path:
-    """The file of a step in a rollouts folder."""
-    return folder / f"step_{step:06d}.parquet"
-
-
-def steps(folder: Path) -> list[int]:
-    """The steps a rollouts folder holds, in order."""
-    found = (re.fullmatch(r"step_(\d+)\.parquet", path.name) for path in folder.glob("step_*.parquet"))
-    return sorted(int(match[1]) for match in found if match)
-
-
-def read_step(folder: Path, step: int) -> list[Sample]:
-    """Every sample of a step, ordered by (group, sample).
-
-    Args:
-        folder: the rollouts folder of a run.
-        step: the training step.
-
-    Raises:
-        UserError: if the folder has no file for that step, naming those it has.
-    """
-    path = step_path(folder, step)
-    if not path.is_file():
-        present = steps(folder)
-        have = f"it has steps {present[0]} to {present[-1]}" if present else "it has no steps"
-        raise UserError(f"{folder}: no samples of step {step}; {have}")
-    columns = [item.name for item in fields(Sample)]
-    return [_sample(row) for row in pq.read_table(path, columns=columns).to_pylist()]
-
-
-def _sample(row: dict[str, Any]) -> Sample:
-    decoded = {name: json.loads(row[name]) for name in ("ground_truth", "reward_parts")}
-    return Sample(**{**row, **decoded})
-
-
 # --- writing ----------------------------------------------------------------------------------
 
 
-def to_table(record: StepRecord) -> pa.Table:
-    """The samples of one step as a table with the columns of ``SCHEMA``."""
+def to_table(record: StepRecord, pieces: Pieces | None = None) -> pa.Table:
+    """The samples of one step as a table with the columns of ``SCHEMA``; ``pieces`` tells the text of each token."""
     groups = record.collected or record.groups
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     position = {id(r): i for i, r in enumerate(r for group in record.groups for r in group.rollouts)}
@@ -218,12 +82,16 @@ def to_table(record: StepRecord) -> pa.Table:
         "rewards": lists.of(record.rewards),
         "advantages": lists.of(experience.advantages),
         "returns": lists.of(experience.returns),
+        "keep": lists.of(experience.keep),
+        "weights": lists.of(experience.weights),
+        "pieces": [pieces(r.response_ids) if pieces else None for r in rollouts],
+        **_compared(groups),
     }
     arrays = [_array(columns[item.name], item.type) for item in SCHEMA]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _array(column: Any, kind: pa.DataType) -> pa.Array:
+def _array(column: object, kind: pa.DataType) -> pa.Array:
     return column if isinstance(column, pa.Array) else pa.array(column, type=kind)
 
 
@@ -239,7 +107,7 @@ def _told(rollouts: Sequence[Rollout]) -> dict[str, object]:
         "ground_truth": [to_json(r.prompt.ground_truth) for r in rollouts],
         "score": [score.value if score else None for score in scores],
         "reward_parts": [to_json(score.parts if score else {}) for score in scores],
-        "unscorable_reason": [score.reason if score else "it was never graded" for score in scores],
+        "unscorable_reason": [score.reason if score else WITHOUT_A_SCORE for score in scores],
         "reward_seconds": [score.seconds if score else 0.0 for score in scores],
         "finish_reason": [str(r.finish_reason) for r in rollouts],
         "turns": [r.turns for r in rollouts],
@@ -248,6 +116,15 @@ def _told(rollouts: Sequence[Rollout]) -> dict[str, object]:
         "author": [[int(author) for author in r.authors] for r in rollouts],
         "policy_versions": [r.policy_versions for r in rollouts],
         "rollout_log_probs": [r.log_probs for r in rollouts],
+    }
+
+
+def _compared(groups: Sequence[Group]) -> dict[str, object]:
+    """The greedy answers that groups were compared with, told to each of their samples."""
+    greedy = [group.baseline for group in groups for _ in group.rollouts]
+    return {
+        "baseline_response": [rollout.text if rollout else None for rollout in greedy],
+        "baseline_score": [rollout.score.value if rollout and rollout.score else None for rollout in greedy],
     }
 
 
@@ -264,7 +141,7 @@ class _Lists:
     def of(self, tensor: Tensor | None) -> pa.Array:
         """``tensor`` (B, T) as a column of lists; nulls where there is none."""
         if tensor is None:
-            return pa.nulls(len(self.missing), _FLOATS)
+            return pa.nulls(len(self.missing), FLOATS)
         matrix = tensor.detach().float().cpu().numpy()
         flat = np.concatenate([np.empty(0, np.float32), *(matrix[row, :length] for row, length in self.spans)])
-        return pa.ListArray.from_arrays(self.offsets, pa.array(flat), type=_FLOATS, mask=self.missing)
+        return pa.ListArray.from_arrays(self.offsets, pa.array(flat), type=FLOATS, mask=self.missing)

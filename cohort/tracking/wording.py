@@ -20,6 +20,11 @@ def number(value: float) -> str:
     return f"{value:.{4 if size < 0.1 else 3 if size < 10 else 1 if size < 1000 else 0}f}"
 
 
+def brief(value: float) -> str:
+    """Three digits that matter and no zeros behind them: 0, 1, 0.875, -0.0787, 3.2e-05."""
+    return f"{value:.3g}"
+
+
 def large(value: float) -> str:
     """A count with a unit: 950, 4.2k, 1.3M."""
     for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")):
