@@ -55,10 +55,6 @@ def metrics(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def timeless(rows: list[dict]) -> list[dict]:
-    return [{k: v for k, v in row.items() if not k.startswith(("timing", "perf"))} for row in rows]
-
-
 SETTINGS = ("trainer.save_freq=1", "algorithm.chord.mu_decay_steps=4", "trainer.test_freq=-1")
 
 
