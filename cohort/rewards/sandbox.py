@@ -198,7 +198,11 @@ def _read(fd: int, most: int, deadline: float) -> bytes:
 
 
 def _map_users(pid: int) -> bool:
-    """Gives the box its users: this one as 0 and, where this process may, 65534 beside it. Whether it may."""
+    """Gives the box its users: for root, root and 65534 where that may be; else this one alone, seen as 65534.
+
+    Returns:
+        Whether there are two, so that the program can be another user than its supervisor.
+    """
     user, group, folder = os.geteuid(), os.getegid(), f"/proc/{pid}"
     if user == 0:
         with suppress(OSError):
@@ -208,8 +212,8 @@ def _map_users(pid: int) -> bool:
     with suppress(FileNotFoundError):
         _write(f"{folder}/setgroups", "deny")
     if not Path(f"{folder}/uid_map").read_text():
-        _write(f"{folder}/uid_map", f"0 {user} 1\n")
-    _write(f"{folder}/gid_map", f"0 {group} 1\n")
+        _write(f"{folder}/uid_map", f"65534 {user} 1\n")
+    _write(f"{folder}/gid_map", f"65534 {group} 1\n")
     return False
 
 

@@ -1,5 +1,6 @@
 """The code reward and its sandbox: programs that are right, wrong, and hostile."""
 
+import asyncio
 import ctypes
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,9 @@ from cohort.rewards import sandbox
 from cohort.rewards.base import Call, grade
 from cohort.rewards.code import compute_score, extract, same_text, same_value
 from cohort.rewards.registry import built_in, by_data_source
+from cohort.rewards.runner import RewardRunner
 from cohort.rewards.sandbox import Limits, SandboxBroken, prepare_sandbox, probe, run_cases
+from tests.unit.test_rewards_base import rollout
 from tests.unit.test_rewards_processes import gone
 
 ROOT = Path(__file__).parents[2]
@@ -311,6 +315,21 @@ def test_data_sources_are_routed(source):
     assert found["score"] == 1.0
 
 
+@needs_box
+def test_in_the_workers_of_a_run():
+    async def scores():
+        texts = [answer("print(sum(map(int, input().split())))"), answer("while True: pass"), "no program"]
+        items = [rollout(text) for text in texts]
+        items = [replace(item, prompt=replace(item.prompt, ground_truth=json.dumps(ADD))) for item in items]
+        return await asyncio.gather(*(runner.score(item) for item in items))
+
+    runner = RewardRunner([built_in("code", FAST)], num_workers=2, timeout=20)
+    good, endless, none = asyncio.run(scores())
+    runner.close()
+    assert (good.value, endless.value, none.value) == (1.0, 0.0, 0.0)
+    assert endless.parts["reason"] == "timeout: more than 1 s (case 1 of 3)" and good.parts["passed"] == 1.0
+
+
 @pytest.fixture
 def readable():
     """The few files of the sandbox where every user can read them."""
@@ -335,12 +354,13 @@ def test_an_ordinary_user_has_the_same_box_or_is_told(readable):
         "from cohort.rewards.sandbox import *\n"
         "bomb = 'import os\\nwhile True:\\n    try: os.fork()\\n    except OSError: pass'\n"
         "kill = 'import os\\nos.kill(1, 9)\\nopen(\"/etc/passwd\")'\n"
-        "for text in ('print(int(input()) + 1)', bomb, kill):\n"
+        f"escape = {HOSTILE['new namespaces'][0]!r}\n"
+        "for text in ('print(int(input()) + 1)', bomb, kill, escape):\n"
         "    try: print(run_cases(text, ['1'], Limits(time_limit=1), call=False, stop_at_failure=True)[0][:2])\n"
         "    except SandboxBroken as error: print('refused', error)\n"
     )
     out = subprocess.run([python, "-B", "-c", script], capture_output=True, text=True, timeout=60, cwd="/")
     lines = out.stdout.splitlines()
-    assert lines == ["('', '2\\n')", "('timeout', '')", "('exception', '')"] or (
-        len(lines) == 3 and all(line.startswith("refused ") for line in lines)
+    assert lines == ["('', '2\\n')", "('timeout', '')", "('exception', '')", "('', '')"] or (
+        len(lines) == 4 and all(line.startswith("refused ") for line in lines)
     ), out.stdout + out.stderr
