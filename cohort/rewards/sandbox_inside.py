@@ -232,7 +232,7 @@ def sweep(pid: int, boxed: bool) -> None:
                 os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
-        if not boxed and sys.platform == "linux":
+        if not boxed and os.path.exists("/proc/thread-self/children"):
             with open("/proc/thread-self/children") as children:
                 for child in children.read().split():
                     os.kill(int(child), signal.SIGKILL)
