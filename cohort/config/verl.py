@@ -342,12 +342,12 @@ INERT: Mapping[str, Inert] = {
     "reward_model.overlong_buffer.*": Inert("long answers are not penalised", OFF, _ROLLOUT_FUNCTION),
     "reward_model.reward_loop_*": Inert("each answer is graded alone, in worker processes", OFF, _ROLLOUT_FUNCTION),
     "reward_model.launch_reward_fn_async": Inert("answers are always graded while others are still sampled"),
-    "reward_model.sandbox_fusion.*": Inert("no code is run"),
-    "reward_model.sandbox_fusion.url": Inert("no code is run", OFF, _ROLLOUT_FUNCTION),
-    "sandbox_fusion.*": Inert("no code is run"),
-    "sandbox_fusion.url": Inert("no code is run", OFF, _ROLLOUT_FUNCTION),
-    "reward.sandbox_fusion.*": Inert("no code is run"),
-    "reward.sandbox_fusion.url": Inert("no code is run", OFF, _ROLLOUT_FUNCTION),
+    "reward_model.sandbox_fusion.*": Inert("code runs in the local sandbox"),
+    "reward_model.sandbox_fusion.url": Inert("code runs in the local sandbox", OFF, _ROLLOUT_FUNCTION),
+    "sandbox_fusion.*": Inert("code runs in the local sandbox"),
+    "sandbox_fusion.url": Inert("code runs in the local sandbox", OFF, _ROLLOUT_FUNCTION),
+    "reward.sandbox_fusion.*": Inert("code runs in the local sandbox"),
+    "reward.sandbox_fusion.url": Inert("code runs in the local sandbox", OFF, _ROLLOUT_FUNCTION),
     "reward.reward_manager.source": Inert(
         "each answer is graded alone, in worker processes", ("register",), _ROLLOUT_FUNCTION
     ),

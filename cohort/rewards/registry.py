@@ -15,6 +15,7 @@ from cohort.rewards.base import RewardFunction
 
 REWARDS: dict[str, str] = {
     "arithmetic": "cohort.rewards.arithmetic:compute_score",
+    "code": "cohort.rewards.code:compute_score",
     "cosine_length": "cohort.rewards.length:cosine_length",
     "exact_match": "cohort.rewards.exact_match:compute_score",
     "format": "cohort.rewards.format:compute_score",
@@ -37,6 +38,10 @@ DATA_SOURCES: dict[str, str] = {
     "DigitalLearningGmbH/MATH-lighteval": "math",
     "HuggingFaceH4/MATH-500": "math",
     "reasoning_gym/*": "reasoning_gym",
+    "codecontests": "code",
+    "apps": "code",
+    "codeforces": "code",
+    "taco": "code",
 }
 """``data_source`` of a row -> name of its reward; ``x/*`` stands for everything under x/."""
 
@@ -55,6 +60,13 @@ def _function(target: str) -> Callable[..., object]:
     return vars(import_module(module))[name]
 
 
+def _prepare(target: str, settings: Mapping[str, Any]) -> None:
+    """Lets a reward look, before the start, whether it can work here: ``prepare(settings)`` of its module, if any."""
+    prepare = vars(import_module(target.partition(":")[0])).get("prepare")
+    if prepare is not None:
+        prepare(settings)
+
+
 def built_in(
     name: str,
     reward_kwargs: Mapping[str, Any] | None = None,
@@ -71,7 +83,7 @@ def built_in(
         of_run: what the run knows (``max_response_length``), for parameters of that name which the settings leave open.
 
     Raises:
-        UserError: naming the rewards there are.
+        UserError: naming the rewards there are; a reward that cannot work here.
     """
     if name not in REWARDS:
         near = difflib.get_close_matches(name, REWARDS, n=1)
@@ -79,6 +91,7 @@ def built_in(
         raise UserError(f"there is no reward {name!r}; built in are {', '.join(REWARDS)}{hint}, or {HOW_TO}")
     function = _function(REWARDS[name])
     known = {key: value for key, value in (of_run or {}).items() if key in signature(function).parameters}
+    _prepare(REWARDS[name], reward_kwargs or {})
     return RewardFunction(function=function, name=name, weight=weight, kwargs={**known, **(reward_kwargs or {})})
 
 
@@ -131,7 +144,7 @@ def by_data_source(sources: Iterable[str], *, name: str = "reward") -> RewardFun
         name: its name in the logs.
 
     Raises:
-        UserError: naming the sources that no built-in reward knows.
+        UserError: naming the sources that no built-in reward knows; a reward that cannot work here.
     """
     present = sorted(set(sources))
     routes = {source: route for source in present if (route := _route(source)) is not None}
@@ -140,6 +153,8 @@ def by_data_source(sources: Iterable[str], *, name: str = "reward") -> RewardFun
         what = ", ".join(unknown)
         lack = "the data has no data_source" if unknown == ["unknown"] else f"no built-in reward for data_source {what}"
         raise UserError(f"{lack} (known: {', '.join(DATA_SOURCES)}); {HOW_TO}")
+    for route in {*routes.values()}:
+        _prepare(REWARDS[route], {})
     return RewardFunction(function=ByDataSource({s: REWARDS[r] for s, r in routes.items()}), name=name)
 
 

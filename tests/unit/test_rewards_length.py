@@ -202,7 +202,7 @@ def test_a_missing_setting_is_said_before_the_start():
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_built_in_rewards_import_no_torch_of_their_own(name):
-    assert callable(built_in(name).function)
+    assert callable(built_in(name, {"sandbox": "unsafe"} if name == "code" else None).function)
     assert "torch" not in vars(__import__(REWARDS[name].partition(":")[0], fromlist=["x"]))
 
 
