@@ -112,7 +112,6 @@ def nothing_left():
         (json.dumps(ADD), "import sys\nprint(sum(map(int, sys.stdin.read().split())))\nexit()"),
         (ADD, "def main():\n    print(sum(map(int, open(0).read().split())))\nif __name__ == '__main__':\n    main()"),
         (ADD, "import os\nos.write(1, str(sum(map(int, os.read(0, 99).split()))).encode())\nos._exit(0)"),
-        (ADD, "from threading import *\nt = Thread(target=lambda: print(eval(input().replace(' ', '+'))))\nt.start(); t.join()"),
         (DOUBLE, "def f(x):\n    print('noise')\n    return x * 2"),
         (json.dumps(DOUBLE), "class Solution:\n    def f(self, x):\n        return x + x"),
         ({"inputs": [[1, 2]], "outputs": [[(3, 0.1)]], "fn_name": "f"}, "def f(a, b): return [(a + b, .1 + 1e-12)]"),
